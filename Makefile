@@ -1,0 +1,75 @@
+# Everything that a person or a CI job does from a checkout. `make` lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+venv := .venv/.made
+# Files whose first line names an interpreter, in the checkout as git would commit it: $(call programs,sh$$) or $(call programs,python).
+programs = $(shell git ls-files -co --exclude-standard ':!collections' ':!*.j2' | xargs -d '\n' awk 'FNR == 1 && /^\#!.*$(1)/ { print FILENAME } { nextfile }')
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: lab-up ## Simulated GPU hosts to verified endpoints (LAB_HOSTS=1, LAB_GPU=b200x8)
+	ansible-playbook site.yml -i inventory/local
+
+.PHONY: test
+test: $(venv) ## Everything that CI runs: lint, unit, sanity, molecule
+	@for step in lint unit sanity molecule; do \
+		echo "==> make $$step"; began=$$SECONDS; \
+		$(MAKE) $$step || { echo "==> make $$step FAILED after $$((SECONDS - began)) s" >&2; exit 1; }; \
+		echo "==> make $$step passed in $$((SECONDS - began)) s"; \
+	done; \
+	echo "==> all passed in $$SECONDS s"
+
+.PHONY: lint
+lint: $(venv) ## Style and types of everything in the checkout
+	yamllint --strict .
+	ansible-lint
+	ruff check . $(call programs,python)
+	ruff format --check . $(call programs,python)
+	mypy
+	shellcheck $(call programs,sh$$)
+	antsibull-changelog lint
+
+.PHONY: unit
+unit: $(venv) ## Unit tests and the promises of the repo (docs and specs up to date)
+	pytest
+
+.PHONY: sanity
+sanity: $(venv) ## ansible-test sanity, on every Python here that a host may have
+	tools/sanity.sh
+
+.PHONY: molecule
+molecule: $(venv) ## A Molecule scenario on lab hosts (SCENARIO=default)
+	molecule test --scenario-name $(or $(SCENARIO),default)
+
+.PHONY: faults
+faults: $(venv) ## Dry run, faults, recovery and secrets on a lab host (slow)
+	pytest -vv tests/integration
+
+.PHONY: docs
+docs: $(venv) ## Write the documents that are generated from specs
+	tools/docs.py
+
+.PHONY: lab-up
+lab-up: $(venv) ## Start the lab's hosts and its internet
+	ansible-playbook lab/up.yml
+
+.PHONY: lab-down
+lab-down: $(venv) ## Stop the lab, keep its images
+	ansible-playbook lab/down.yml
+
+.PHONY: clean
+clean: ## Remove the lab, its images and everything that was made in the checkout
+	@if [[ -d .lab ]]; then $(MAKE) $(venv) && ansible-playbook lab/down.yml -e lab_purge=true; fi
+	rm -rf .venv .cache .ansible .mypy_cache .pytest_cache .ruff_cache
+
+.PHONY: venv
+venv: $(venv) ## The Python environment, .venv
+$(venv): requirements.txt tools/venv.sh
+	tools/venv.sh

@@ -1,0 +1,348 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The lab's trtllm-serve: command line, checks, start-up and failures of a TensorRT-LLM release, with no GPU.
+
+What answers behind it is NVIDIA's Dynamo frontend with its mocker engine; nginx in front gives the server's states.
+The environment says how it behaves:
+  LAB_ENGINE_LOAD_SECONDS  how long the start takes at least (3)
+  LAB_ENGINE_FAULT         die, hang or health_only; LAB_ENGINE_FAULT_FILE names a file that says it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from lab.engine import options
+
+HERE = Path(__file__).resolve().parent
+VERSION = os.environ.get("TRT_LLM_VERSION", "")
+VOCABULARY_ERROR = "error downloading or loading vocab file: failed to download or load vocab file"
+STOP_SECONDS = 1.5  # children that have not gone by then are killed: docker stop is to take less than two seconds
+
+
+def log(message: str, level: str = "I") -> None:
+    """Print a line as upstream's logger does."""
+    print(f"[{time.strftime('%m/%d/%Y-%H:%M:%S')}] [TRT-LLM] [{level}] {message}", flush=True)
+
+
+def fault() -> str:
+    """Return the failure that is asked for, or an empty string."""
+    path = Path(os.environ.get("LAB_ENGINE_FAULT_FILE", ""))
+    return path.read_text().strip() if path.is_file() else os.environ.get("LAB_ENGINE_FAULT", "")
+
+
+def gpu_count(devices: Path = Path("/dev")) -> int:
+    """Count the GPUs that the container sees: by device node, which is what CDI gives it, else by nvidia-smi."""
+    count = len([path for path in devices.glob("nvidia[0-9]*") if path.name[6:].isdigit()])
+    if not count and shutil.which("nvidia-smi"):
+        count = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.count("GPU ")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return count if visible is None else min(count, len([index for index in visible.split(",") if index]))
+
+
+def find_model(name: str) -> Path:
+    """Return the folder of a model given by path or by name of a repository in the local Hugging Face cache."""
+    if Path(name).is_dir():
+        return Path(name)
+    if name.startswith("/") or name.count("/") > 1:
+        raise ValueError(
+            f"Repo id must be in the form 'repo_name' or 'namespace/repo_name': '{name}'. "
+            "Use `repo_type` argument if needed."
+        )
+    hub = (
+        Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+        / "hub"
+        / f"models--{name.replace('/', '--')}"
+    )
+    reference = hub / "refs" / "main"
+    if not reference.is_file():
+        raise FileNotFoundError(
+            "Cannot find an appropriate cached snapshot folder for the specified revision on the local disk and "
+            "outgoing traffic has been disabled. To enable repo look-ups and downloads online, "
+            "set 'HF_HUB_OFFLINE=0' as environment variable."
+        )
+    return hub / "snapshots" / reference.read_text().strip()
+
+
+def check_weights(model: Path) -> int:
+    """Return the number of weight files; raise as the loader does if one is missing or not whole."""
+    index = model / "model.safetensors.index.json"
+    if index.is_file():
+        files = [model / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+    else:
+        files = sorted(model.glob("*.safetensors"))
+    if not files:
+        raise RuntimeError(f"No weight files found in {model}.")
+    for path in files:
+        with path.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            tensors = {key: value for key, value in json.loads(file.read(size)).items() if key != "__metadata__"}
+        if path.stat().st_size != 8 + size + max(tensor["data_offsets"][1] for tensor in tensors.values()):
+            raise RuntimeError(
+                f"Error while deserializing header of {path}: incomplete metadata, file not fully covered"
+            )
+    return len(files)
+
+
+def check_parallelism(args: Mapping[str, Any], gpus: int) -> None:
+    """Raise as upstream does if there are too few GPUs, or the experts do not divide among them."""
+    tensor = args.get("tensor_parallel_size") or 1
+    world = tensor * (args.get("pipeline_parallel_size") or 1) * (args.get("context_parallel_size") or 1)
+    if world > gpus:
+        raise RuntimeError(f"Only {gpus} GPUs are available, but {world} are required.")
+    experts = args.get("moe_expert_parallel_size") or 1
+    if tensor % experts:
+        raise ValueError(
+            "tp_size must equal to moe_tp_size * moe_ep_size * moe_cluster_size, "
+            f"but got {tensor} != {tensor // experts} * {experts} * 1"
+        )
+
+
+def vocabulary_is_good(config: Mapping[str, Any]) -> bool:
+    """Say whether the harmony format can be spoken: gpt-oss needs a vocabulary that neither model nor image brings.
+
+    Without TIKTOKEN_ENCODINGS_BASE it is downloaded, which in the lab there is nowhere to do from.
+    """
+    if config.get("model_type") != "gpt_oss" or os.environ.get("DISABLE_HARMONY_ADAPTER") == "1":
+        return True
+    path = Path(os.environ.get("TIKTOKEN_ENCODINGS_BASE", "/nowhere")) / "o200k_base.tiktoken"
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == os.environ["LAB_HARMONY_SHA256"]
+
+
+def bind(host: str, port: int) -> tuple[socket.socket, str]:
+    """Take an address without listening, as upstream does before it loads; return it as nginx writes it, too."""
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    server = socket.socket(family, kind)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        server.bind(address)
+    except OSError as error:
+        raise RuntimeError(f"Failed to bind socket to {host}:{port}: {error}") from error
+    return server, f"[{address[0]}]:{port}" if family == socket.AF_INET6 else f"{address[0]}:{port}"
+
+
+class Processes:
+    """The children: their output goes to files, and is shown if one of them ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, command: list[str], environment: Mapping[str, str] | None = None) -> None:
+        """Start a child; one without an environment of its own writes where the parent does."""
+        output = None if environment is None else (self.folder / f"{name}.log").open("wb")
+        self.running[name] = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT if output else None,
+            env={**os.environ, **(environment or {})},
+        )
+
+    def check(self) -> None:
+        """Raise RuntimeError, after the last lines of its output, if a child has ended."""
+        for name, process in self.running.items():
+            if process.poll() is not None:
+                path = self.folder / f"{name}.log"
+                print(
+                    "\n".join(path.read_text(errors="replace").splitlines()[-20:]) if path.exists() else "", flush=True
+                )
+                raise RuntimeError(f"Executor worker died: {name} ended with {process.returncode}")
+
+    def stop(self) -> None:
+        for process in self.running.values():
+            process.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        for process in self.running.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_dynamo(
+    processes: Processes, model: Path, name: str, port: int, args: Mapping[str, Any], config: Mapping[str, Any]
+) -> None:
+    """Start the frontend and the mocker, which find each other through files and talk over the loopback."""
+    environment = {
+        "HOME": str(processes.folder),  # they cache model cards in it
+        "HF_HUB_OFFLINE": "1",
+        "DYN_DISCOVERY_BACKEND": "file",
+        "DYN_FILE_KV": str(processes.folder / "discovery"),
+        "DYN_TCP_RPC_HOST": "127.0.0.1",
+        "DYN_TCP_RESPONSE_STREAM_HOST": "lo",
+        "DYN_SYSTEM_HOST": "127.0.0.1",
+        "DYN_LOG": "warn",
+    }
+    frontend = ["--http-host", "127.0.0.1", "--http-port", str(port)]
+    processes.start("frontend", [sys.executable, "-m", "dynamo.frontend", *frontend], environment)
+    length = args.get("max_seq_len") or config.get("max_position_embeddings") or 131072
+    mocker = ["--model-path", str(model), "--model-name", name, "--speedup-ratio", "10", "--max-model-len", str(length)]
+    # With a port for its system server the mocker gives out the model's card itself; else the frontend asks the hub.
+    processes.start("mocker", [sys.executable, "-m", "dynamo.mocker", *mocker], environment | {"DYN_SYSTEM_PORT": "0"})
+
+
+def answers(port: int, name: str) -> bool:
+    """Ask for one token, as upstream's warm-up does."""
+    body = json.dumps({"model": name, "prompt": "a", "max_tokens": 1}).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+def start_nginx(processes: Processes, values: Mapping[str, Any]) -> None:
+    text = (HERE / "nginx.conf").read_text()
+    for key, value in values.items():
+        text = text.replace(f"@{key}@", str(value))
+    path = processes.folder / "nginx.conf"
+    path.write_text(text)
+    processes.start("nginx", ["nginx", "-e", "stderr", "-c", str(path)])
+
+
+def out_of_memory() -> NoReturn:
+    log("Failed to initialize executor on rank 0: Executor creation failed due to insufficient GPU memory.", "E")
+    raise RuntimeError(
+        "Executor creation failed due to insufficient GPU memory.\n\n"
+        "The following component could not be created: KV cache\n"
+        "Total GPU memory (GiB): 178.35\n"
+        "Free GPU memory before component creation attempt (GiB): 1.27\n\n"
+        "Please refer to the TensorRT LLM documentation for information on how to control the memory usage through "
+        "TensorRT LLM configuration options. Possible options include:\n"
+        "  KV cache: reduce kv_cache_config.free_gpu_memory_fraction"
+    )
+
+
+def phases(args: Mapping[str, Any], model: Path, asked: str) -> Iterator[None]:
+    """Go through the start-up, yielding while each phase lasts."""
+    log("Using LLM with PyTorch backend")
+    log("neither checkpoint_format nor checkpoint_loader were provided, checkpoint_format will be set to HF.")
+    shards = check_weights(model)
+    for shard in range(shards):
+        yield
+        print(
+            f"Loading safetensors weights in parallel: {100 * (shard + 1) // shards:3d}% {shard + 1}/{shards}",
+            flush=True,
+        )
+    if asked == "die":
+        out_of_memory()
+    while asked == "hang":
+        yield
+    if args.get("enable_autotuner", True):
+        log("[Autotuner] Autotuning process starts ...")
+        yield
+        log("[Autotuner] Autotuning process ends")
+    graphs = args.get("cuda_graph_config", {})
+    if graphs is not None:
+        size = graphs.get("max_batch_size") or max(graphs.get("batch_sizes") or [128])
+        log(f"Creating CUDA graph instances for batch sizes up to {size}.")
+        yield
+
+
+def serve(row: options.Row, model: str, **flags: Any) -> None:
+    """Check as the release does, load, and serve until a signal or the end of a child."""
+    seconds = float(os.environ.get("LAB_ENGINE_LOAD_SECONDS", "3"))
+    log(f"TensorRT LLM version: {VERSION}")
+    gpus = gpu_count()
+    if not gpus:
+        raise ValueError("No GPU devices found on the node")
+    path = flags.pop("extra_llm_api_options")
+    file = (yaml.safe_load(Path(path).read_text()) or {}) if path else {}
+    host, port = flags.pop("host") or "localhost", flags.pop("port") or 8000
+    args = options.effective(row, {key: value for key, value in flags.items() if value not in (None, ())}, file)
+    server, listen = bind(host, port)
+    time.sleep(seconds / 5)  # upstream's imports take far longer
+    options.model(row["engine_options"])(**file)
+    check_parallelism(args, gpus)
+    checkpoint = find_model(model)
+    if not (checkpoint / "config.json").is_file():
+        raise OSError(f"{checkpoint} does not appear to have a file named config.json.")
+    config = json.loads((checkpoint / "config.json").read_text())
+    name = args.get("served_model_name") or (checkpoint.name if checkpoint == Path(model) else model)
+    asked = fault()
+    harmony = ""
+    if asked == "health_only" or not vocabulary_is_good(config):
+        body = json.dumps(
+            {"object": "error", "message": VOCABULARY_ERROR, "type": "internal_error", "param": None, "code": 400}
+        )
+        harmony = f"access_log /dev/stdout vocabulary; access_log /dev/stdout uvicorn; return 400 '{body}';"
+
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trtllm-serve-")))
+        processes = Processes(folder)
+        stack.callback(processes.stop)
+        frontend = free_port()
+
+        def listen_now() -> None:
+            server.close()
+            values = {
+                "LISTEN": listen,
+                "DIR": folder,
+                "FRONTEND": frontend,
+                "MODEL": name,
+                "VERSION": VERSION,
+                "HARMONY": harmony,
+            }
+            start_nginx(processes, values | {"VOCABULARY_ERROR": VOCABULARY_ERROR})
+
+        if row["health"] == "503":
+            listen_now()
+        start_dynamo(processes, checkpoint, name, frontend, args, config)
+        began = time.monotonic()
+        for _ in phases(args, checkpoint, asked):
+            time.sleep(seconds / 20)
+            processes.check()
+        while time.monotonic() < began + seconds or not answers(frontend, name):
+            time.sleep(0.1)
+            processes.check()
+        (folder / "ready").touch()
+        if row["health"] == "refused":
+            listen_now()
+        print(f"INFO:     Started server process [{os.getpid()}]\nINFO:     Waiting for application startup.")
+        print("INFO:     Application startup complete.")
+        print(f"INFO:     Uvicorn running on http://{listen} (Press CTRL+C to quit)", flush=True)
+        while True:
+            time.sleep(0.5)
+            processes.check()
+
+
+def main() -> None:
+    """Run `trtllm-serve [serve] MODEL ...`."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    row = options.release(yaml.safe_load((HERE / "releases.yml").read_text())["__serving_recipe_releases"], VERSION)
+    arguments = sys.argv[1:]
+    options.command(row, partial(serve, row)).main(
+        arguments[arguments[:1] == ["serve"] :], prog_name="trtllm-serve serve"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Build the lab's apt repositories from packages.toml.
+
+Usage: build.py DIRECTORY
+
+Makes DIRECTORY/cuda/debian12/<arch>/ (debian13 is a link to it) and DIRECTORY/libnvidia-container/stable/deb/<arch>/:
+flat repositories, as NVIDIA's are, without signatures: the signing key is not in the image.
+"""
+
+import argparse
+import shutil
+import subprocess
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+# Directory of a CUDA repository, by Debian architecture.
+CUDA_ARCHITECTURES = {"amd64": "x86_64", "arm64": "sbsa"}
+RELATIONS = ("depends", "provides", "conflicts")
+
+START_UNITS = """\
+#!/bin/sh
+set -e
+if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
+    systemctl daemon-reload
+    systemctl enable --quiet {units}
+    systemctl restart {units} || echo "{name}: not started, see: systemctl status {units}" >&2
+fi
+"""
+STOP_UNITS = """\
+#!/bin/sh
+set -e
+if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
+    systemctl disable --now --quiet {units}
+fi
+"""
+
+
+def output_of(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def expand(text: str, version: str, multiarch: str) -> str:
+    """Replace the placeholders of packages.toml and of the packaged files."""
+    plain = version.rpartition(":")[2]
+    for name, value in {"VERSION": plain, "BRANCH": plain.split(".")[0], "MULTIARCH": multiarch}.items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def build(package: dict[str, Any], version: str, architecture: str, multiarch: str, target: Path) -> None:
+    """Build one version of one package into target."""
+    name = expand(package["name"], version, multiarch)
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        files = HERE / "files" / package["name"].removesuffix("-@BRANCH@")
+        if files.exists():
+            for source in (path for path in files.rglob("*") if path.is_file()):
+                path = root / expand(str(source.relative_to(files)), version, multiarch)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(expand(source.read_text(), version, multiarch))
+                path.chmod(source.stat().st_mode & 0o755)
+        if package["name"] == "nvidia-driver-cuda":
+            shutil.copytree(HERE / "captures", root / "usr/share/nvidia-lab/captures")
+        for empty in package.get("empty", []):
+            path = root / expand(empty, version, multiarch).lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        control = root / "DEBIAN"
+        control.mkdir(exist_ok=True)
+        fields = {
+            "Package": name,
+            "Version": f"{version}-1",
+            "Architecture": architecture,
+            "Maintainer": "trtllm.fleet lab <lab@origin.test>",
+            "Description": f"{expand(package['description'], version, multiarch)}\n Stand-in of the lab.",
+        }
+        for relation in RELATIONS:
+            if relation in package:
+                fields[relation.title()] = expand(", ".join(package[relation]), version, multiarch)
+        (control / "control").write_text("".join(f"{key}: {value}\n" for key, value in fields.items()))
+        if "conffiles" in package:
+            (control / "conffiles").write_text("".join(f"{path}\n" for path in package["conffiles"]))
+        if "units" in package:
+            for script, text in {"postinst": START_UNITS, "prerm": STOP_UNITS}.items():
+                (control / script).write_text(text.format(units=" ".join(package["units"]), name=name))
+                (control / script).chmod(0o755)
+        root.chmod(0o755)
+        # Nothing here is worth compressing.
+        subprocess.run(
+            ["dpkg-deb", "--root-owner-group", "-Znone", "--build", root, target], check=True, stdout=subprocess.DEVNULL
+        )
+
+
+def index(repository: Path) -> None:
+    """Write Packages and Release, unsigned."""
+    packages = output_of("apt-ftparchive", "--", "packages", str(repository)).replace(f"{repository}/", "./")
+    (repository / "Packages").write_text(packages + "\n")
+    release = output_of(
+        "apt-ftparchive",
+        "-o",
+        "APT::FTPArchive::Release::Label=NVIDIA CUDA",
+        "-o",
+        "APT::FTPArchive::Release::Origin=NVIDIA",
+        "release",
+        str(repository),
+    )
+    (repository / "Release").write_text(release + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=Path)
+    directory = parser.parse_args().directory
+    architecture = output_of("dpkg", "--print-architecture")
+    multiarch = f"{output_of('uname', '-m')}-linux-gnu"
+    repositories = {
+        "cuda": directory / "cuda/debian12" / CUDA_ARCHITECTURES[architecture],
+        "libnvidia-container": directory / "libnvidia-container/stable/deb" / architecture,
+    }
+    for repository in repositories.values():
+        repository.mkdir(parents=True)
+    data = tomllib.loads((HERE / "packages.toml").read_text())
+    for package in data["package"]:
+        versions = package["versions"]
+        for version in data["versions"][versions] if isinstance(versions, str) else versions:
+            build(package, version, architecture, multiarch, repositories[package["repository"]])
+    for repository in repositories.values():
+        index(repository)
+    (directory / "cuda/debian13").symlink_to("debian12")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""What an operator would look at by hand: systemd, Docker and the API, not the roles' variables."""
+
+import json
+
+import pytest
+
+UNIT = "trtllm-serve-0.service"
+CONTAINER = "trtllm-serve-0"
+API = "http://127.0.0.1:8000"
+
+
+def request(host, path, body=None):
+    """Status and decoded body of one request, sent from the host itself."""
+    data = f"--header 'Content-Type: application/json' --data '{json.dumps(body)}'" if body else ""
+    answer = host.check_output(f"curl --silent --max-time 30 --write-out '\\n%{{http_code}}' {data} {API}{path}")
+    text, _, status = answer.rpartition("\n")
+    return int(status), json.loads(text) if text.startswith(("{", "[")) else text
+
+
+@pytest.mark.parametrize("unit", ["docker.service", "nvidia-persistenced.service", "nvidia-fabricmanager.service", UNIT])
+def test_unit_runs_and_starts_at_boot(host, unit):
+    state = dict(
+        line.split("=", 1)
+        for line in host.check_output(f"systemctl show {unit} -p ActiveState,UnitFileState,NRestarts").splitlines()
+    )
+    assert state == {"ActiveState": "active", "UnitFileState": "enabled", "NRestarts": "0"}
+
+
+def test_no_unit_failed(host):
+    assert host.check_output("systemctl --failed --no-legend --plain") == ""
+
+
+def test_driver_is_one_version_and_held(host):
+    versions = set(host.check_output("nvidia-smi --query-gpu=driver_version --format=csv,noheader").split())
+    assert len(versions) == 1
+    (version,) = versions
+    held = set(host.check_output("apt-mark showhold").split())
+    for package in ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-persistenced", "nvidia-fabricmanager"):
+        assert host.package(package).version.startswith(version + "-")
+        assert package in held
+
+
+def test_container_is_as_documented(host):
+    (container,) = json.loads(host.check_output(f"docker inspect {CONTAINER}"))
+    assert container["State"]["Running"]
+    assert container["HostConfig"]["RestartPolicy"]["Name"] in ("", "no"), "systemd alone restarts"
+    assert container["HostConfig"]["IpcMode"] == "host"
+    assert "@sha256:" in container["Config"]["Image"]
+    environment = dict(item.split("=", 1) for item in container["Config"]["Env"])
+    assert environment["HF_HUB_OFFLINE"] == "1"
+    assert environment["TRTLLM_NO_USAGE_STATS"] == "1"
+    assert not any("TOKEN" in name for name in environment)
+
+
+def test_container_sees_eight_gpus_after_daemon_reload(host):
+    host.check_output("systemctl daemon-reload")
+    gpus = host.check_output(f"docker exec {CONTAINER} nvidia-smi -L").splitlines()
+    assert len(gpus) == 8
+
+
+def test_daemon_json_is_valid_and_small(host):
+    assert json.loads(host.file("/etc/docker/daemon.json").content_string) == {"features": {"cdi": True}}
+
+
+def test_weights_are_whole_and_nothing_else(host):
+    (snapshot,) = host.check_output("ls -d /srv/trtllm-fleet/models/openai/gpt-oss-120b/*").split()
+    index = json.loads(host.file(f"{snapshot}/model.safetensors.index.json").content_string)
+    for shard in set(index["weight_map"].values()):
+        assert host.file(f"{snapshot}/{shard}").size > 0
+    assert not host.file(f"{snapshot}/original").exists
+    assert not host.file(f"{snapshot}/metal").exists
+
+
+def test_api_listens_on_loopback_only(host):
+    assert host.socket("tcp://127.0.0.1:8000").is_listening
+    assert not host.socket("tcp://0.0.0.0:8000").is_listening
+
+
+def test_model_and_completion(host):
+    status, models = request(host, "/v1/models")
+    assert (status, [model["id"] for model in models["data"]]) == (200, ["gpt-oss-120b"])
+    question = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "Where is New York?"}], "max_tokens": 16}
+    status, answer = request(host, "/v1/chat/completions", question)
+    assert status == 200
+    assert answer["choices"][0]["message"]["content"]
+    assert answer["usage"]["completion_tokens"] == 16
+
+
+def test_secrets_are_root_only(host):
+    for path in ("/etc/trtllm-fleet/hub_token", "/etc/trtllm-fleet/docker/config.json"):
+        assert (host.file(path).user, host.file(path).mode) == ("root", 0o600)

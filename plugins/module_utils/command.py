@@ -1,0 +1,52 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Running a command that might never come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Callable
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """How a command ended. ``rc`` is None when it was still running at its deadline."""
+
+    rc: int | None
+    stdout: str = ""
+    stderr: str = ""
+
+    @property
+    def text(self) -> str:
+        """Both streams as one stripped text: tools disagree on which one carries their errors."""
+        return "\n".join(filter(None, (self.stdout.strip(), self.stderr.strip())))
+
+
+Runner = Callable[[Sequence[str], float], CommandResult]
+
+
+def run(argv: Sequence[str], timeout: float) -> CommandResult:
+    """Run ``argv`` in the C locale for at most ``timeout`` seconds. Raises OSError when it cannot be started.
+
+    ``subprocess.run(timeout=...)`` waits for the process that it killed, and one that hangs inside a broken
+    driver cannot be killed. So the process is left behind rather than waited for.
+    """
+    process = subprocess.Popen(
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(os.environ, LC_ALL="C"),
+        start_new_session=True,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return CommandResult(rc=None)
+    return CommandResult(process.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace"))

@@ -1,0 +1,302 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Merging what we want into Docker's daemon.json without losing what others put there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner
+
+Config = dict[str, Any]
+
+UNIT = "docker.service"
+VALIDATE_SECONDS = 60
+SYSTEMCTL_SECONDS = 20
+_MISSING = object()
+
+# dockerd's flags whose key in daemon.json has another name (its reference lists both).
+_SHORT_FLAGS = {
+    "D": "debug",
+    "G": "group",
+    "H": "host",
+    "b": "bridge",
+    "l": "log-level",
+    "p": "pidfile",
+    "s": "storage-driver",
+}
+_PLURAL_KEYS = {
+    "authorization-plugin": "authorization-plugins",
+    "cdi-spec-dir": "cdi-spec-dirs",
+    "default-address-pool": "default-address-pools",
+    "default-ulimit": "default-ulimits",
+    "dns-opt": "dns-opts",
+    "exec-opt": "exec-opts",
+    "feature": "features",
+    "host": "hosts",
+    "insecure-registry": "insecure-registries",
+    "label": "labels",
+    "log-opt": "log-opts",
+    "node-generic-resource": "node-generic-resources",
+    "registry-mirror": "registry-mirrors",
+    "storage-opt": "storage-opts",
+}
+
+
+class DaemonConfigError(ValueError):
+    """The configuration cannot be merged; the message says where and what to change."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What daemon.json (``before``, ``after``: its text) and our record are to become."""
+
+    before: str
+    after: str
+    config: Config
+    record: Config
+    config_changed: bool
+    record_changed: bool
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equality as JSON sees it: the order of keys does not count, and ``true`` is not ``1``."""
+    return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
+
+
+def _without(items: Sequence[Any], removed: Sequence[Any]) -> list[Any]:
+    return [item for item in items if not any(_same(item, other) for other in removed)]
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    return "a list" if isinstance(value, list) else "a single value"
+
+
+def parse(text: str, path: str) -> Config:
+    """The mapping in ``text``; an empty file is an empty mapping. Raises DaemonConfigError that names the place."""
+    if not text.strip():
+        return {}
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        line = text.splitlines()[error.lineno - 1].strip() if error.lineno <= len(text.splitlines()) else "end of file"
+        raise DaemonConfigError(
+            f"{path} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}: {line!r}. "
+            "Correct it or move it away; nothing was changed"
+        ) from error
+    if not isinstance(config, dict):
+        raise DaemonConfigError(f"{path} holds {_kind(config)}, expected a mapping. Correct it or move it away")
+    return config
+
+
+def merge_fragments(fragments: Mapping[str, Config]) -> Config:
+    """What all owners ask for together, from ``{owner: config}``: mappings merge, lists become their union.
+
+    Raises DaemonConfigError where two owners want a key to have different values.
+    """
+    owners: dict[str, str] = {}
+
+    def merge(into: Config, other: Config, owner: str, where: str) -> None:
+        for key, value in other.items():
+            place = f"{where}{key}"
+            have = into.get(key, _MISSING)
+            if isinstance(value, dict) and (have is _MISSING or isinstance(have, dict)):
+                merge(into.setdefault(key, {}), value, owner, f"{place}.")
+            elif isinstance(value, list) and isinstance(have, list):
+                into[key] = have + _without(value, have)
+            elif have is _MISSING or _same(have, value):
+                into[key] = value
+            else:
+                raise DaemonConfigError(
+                    f"{owners[place]} wants {place} to be {json.dumps(have)} and {owner} wants {json.dumps(value)}: "
+                    "they have to agree. To take one back, run this module with its name and an empty config"
+                )
+            owners.setdefault(place, owner)
+
+    merged: Config = {}
+    for owner, config in fragments.items():
+        merge(merged, config, owner, "")
+    return merged
+
+
+def reconcile(existing: Config, owned: Config, wanted: Config) -> tuple[Config, Config]:
+    """The new content, and our share of it, from the content now, our share so far, and what we want.
+
+    What others put there stays: keys that we do not want, and items of lists. What we put there and no longer
+    want goes, unless somebody changed it since. A value that others had put there before us is not ours.
+    """
+    content: Config = {}
+    share: Config = {}
+    for key in [*existing, *(key for key in wanted if key not in existing)]:
+        now, ours, want = (source.get(key, _MISSING) for source in (existing, owned, wanted))
+        if want is _MISSING:
+            kept = _withdraw(now, ours)
+            if kept is not _MISSING:
+                content[key] = kept
+        elif isinstance(want, dict):
+            inside = now if isinstance(now, dict) else {}
+            content[key], part = reconcile(inside, ours if isinstance(ours, dict) else {}, want)
+            if part or not isinstance(now, dict) or ours == {}:
+                share[key] = part
+        elif isinstance(want, list) and isinstance(now, list):
+            before = ours if isinstance(ours, list) else []
+            rest = _without(now, _without(before, want))
+            content[key] = rest + _without(want, rest)
+            if mine := _without(want, _without(now, before)):
+                share[key] = mine
+        else:
+            content[key] = want
+            if now is _MISSING or not _same(now, want) or (ours is not _MISSING and _same(ours, want)):
+                share[key] = want
+    return content, share
+
+
+def _withdraw(now: Any, ours: Any) -> Any:
+    """``now`` without our share of it; _MISSING when nothing is left."""
+    if ours is _MISSING:
+        return now
+    if isinstance(now, dict) and isinstance(ours, dict):
+        return reconcile(now, ours, {})[0] or _MISSING
+    if isinstance(now, list) and isinstance(ours, list):
+        return _without(now, ours) or _MISSING
+    return _MISSING if _same(now, ours) else now
+
+
+def make_plan(text: str | None, record_text: str | None, name: str, config: Config, paths: tuple[str, str]) -> Plan:
+    """Plan for the owner ``name`` to have ``config``.
+
+    ``text`` and ``record_text`` are those of daemon.json and of our record at ``paths``, None where there is no such
+    file. The record holds what every owner asked for (``fragments``), and which part of daemon.json came from that
+    (``ours``). Raises DaemonConfigError.
+    """
+    existing = parse(text or "", paths[0])
+    before = parse(record_text or "", paths[1])
+    fragments = {**before.get("fragments", {}), name: config}
+    if not config:
+        del fragments[name]
+    content, ours = reconcile(existing, before.get("ours", {}), merge_fragments(fragments))
+    record = {"fragments": fragments, "ours": ours} if fragments or before else {}
+    changed = not _same(existing, content)
+    return Plan(
+        before=text or "",
+        after=json.dumps(content, indent=2) + "\n" if changed else text or "",
+        config=content,
+        record=record,
+        config_changed=changed,
+        record_changed=not _same(before, record),
+    )
+
+
+def unit_flags(systemctl: str | None, runner: Runner) -> tuple[list[str], list[str]]:
+    """Flags that systemd starts dockerd with, and the files they come from; none of either without the unit."""
+    if systemctl is None:
+        return [], []
+    properties = ["ExecStart", "Environment", "EnvironmentFiles", "FragmentPath", "DropInPaths"]
+    result = runner([systemctl, "show", UNIT, *(f"--property={name}" for name in properties)], SYSTEMCTL_SECONDS)
+    lines = [line.split("=", 1) for line in result.stdout.splitlines() if "=" in line]
+    shown = dict(lines)
+    command = re.search(r"argv\[\]=(.*?) ; ", shown.get("ExecStart", ""))
+    if result.rc != 0 or not command:
+        return [], []
+    files = [shown.get("FragmentPath", ""), *shown.get("DropInPaths", "").split()]
+    environment = dict(item.split("=", 1) for item in shlex.split(shown.get("Environment", "")) if "=" in item)
+    for file in [value.split(" (")[0] for name, value in lines if name == "EnvironmentFiles"]:
+        text = read_text(file)
+        if text is not None:
+            files.append(file)
+            environment.update(re.findall(r"^[ \t]*(\w+)=[\"']?(.*?)[\"']?[ \t]*$", text, re.MULTILINE))
+    arguments = re.sub(r"\$\{?(\w+)\}?", lambda found: environment.get(found.group(1), ""), command.group(1))
+    return [word for word in arguments.split() if word.startswith("-")], list(filter(None, files))
+
+
+def find_conflicts(config: Config, flags: Sequence[str]) -> dict[str, str]:
+    """Keys of ``config`` that are flags too, and the flag: dockerd does not start with an option given twice."""
+    conflicts = {}
+    for flag in flags:
+        name = flag.lstrip("-").split("=", 1)[0]
+        if not flag.startswith("--"):
+            name = _SHORT_FLAGS.get(name[:1], name)
+        key = _PLURAL_KEYS.get(name, name)
+        if key in config:
+            conflicts[key] = flag
+    return conflicts
+
+
+def refuse_conflicts(plan: Plan, path: str, flags: Sequence[str], files: Sequence[str]) -> None:
+    """Raise DaemonConfigError for keys that are flags of the unit too, naming who set each."""
+    told = []
+    for key, flag in find_conflicts(plan.config, flags).items():
+        owners = [name for name, config in plan.record.get("fragments", {}).items() if key in config]
+        told.append(f"{key} (set by {', '.join(owners) or path}) is also the flag {flag}")
+    if told:
+        raise DaemonConfigError(
+            f"Docker would not start: {'; '.join(told)} of {UNIT}. "
+            f"Remove the flag from {' or '.join(files)}, or the key from where it is set"
+        )
+
+
+def validate(dockerd: str | None, config: Config, name: str, path: str, runner: Runner) -> bool:
+    """Let dockerd judge ``config`` through a temporary file; False where it cannot (absent, or before 23.0).
+
+    Raises DaemonConfigError with dockerd's reason, the file's real ``path`` and the owner ``name`` who asked.
+    """
+    if dockerd is None:
+        return False
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as candidate:
+        json.dump(config, candidate)
+        candidate.flush()
+        result = runner([dockerd, "--validate", "--config-file", candidate.name], VALIDATE_SECONDS)
+    if result.rc == 0:
+        return True
+    if "unknown flag: --validate" in result.text:
+        return False
+    reason = " ".join(result.text.replace(candidate.name, path).split()) or f"no answer in {VALIDATE_SECONDS} s"
+    raise DaemonConfigError(f"dockerd refuses {path} with what {name} asks for, nothing was changed: {reason}")
+
+
+def write_atomically(path: str, text: str) -> None:
+    """Replace the file ``path``, or what it links to, in one step; mode and owner stay, a new file gets 0644."""
+    target = os.path.realpath(path)
+    directory = os.path.dirname(target)
+    os.makedirs(directory, mode=0o755, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=f".{os.path.basename(target)}.")
+    try:
+        with os.fdopen(descriptor, "w") as stream:
+            if os.path.exists(target):
+                status = os.stat(target)
+                os.fchmod(descriptor, status.st_mode & 0o7777)
+                os.fchown(descriptor, status.st_uid, status.st_gid)
+            else:
+                os.fchmod(descriptor, 0o644)
+            stream.write(text)
+            stream.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    # The rename itself survives a power cut only once the directory is on disk.
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_text(path: str) -> str | None:
+    """The text of the file ``path``, None where there is none."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return None

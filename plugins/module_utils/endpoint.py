@@ -1,0 +1,398 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Proves that an endpoint serves: ordered stages, each ending in one Check, all before one deadline."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Callable
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.checks import Check, Status, failures, summarise
+from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import (
+    Client,
+    Completion,
+    Deadline,
+    EndpointError,
+    HttpError,
+    NotListening,
+    OutOfTime,
+)
+from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd, Unit, UnitError
+
+# Health and model list answer at once or not at all; a poll that hangs must not hide that the unit has died.
+POLL_SECONDS = 10.0
+
+# Dynamo lists a model some seconds before it routes to it, and answers 404 or 503 until then (its issues 11178, 11855).
+ROUTABLE_SECONDS = 60.0
+
+# "Not yet" from an engine that loads (503), a gateway without a ready instance (502, 503, 504), a rate limit (429).
+NOT_YET = (429, 502, 503, 504)
+
+# What gpt-oss writes between its channels. Seen in content with images before 1.1, and when parsing falls back to
+# raw text (TensorRT-LLM issues 9188, 9256): special tokens, or their text with the special tokens dropped.
+RAW_HARMONY = re.compile(
+    r"<\|(?:start|end|message|channel|constrain|return|call)\|>|\Aanalysis[A-Z]|\Aanalysis.*?assistantfinal", re.DOTALL
+)
+
+STABLE = "active, and not restarted since this check began"
+
+HINT_JOURNAL = "The server's log says why: the journal of its unit"
+HINT_KEY = "Set api_key (in trtllm_server_check) to a key that this endpoint accepts"
+HINT_ADDRESS = "Check base_url: another program may answer on this port"
+HINT_VOCABULARY = (
+    "A 400 on chat while /health answers 200 usually means that the harmony vocabulary is missing: set "
+    "model_weights_vocabulary_url so that it is staged, and see that TIKTOKEN_ENCODINGS_BASE names its folder in the "
+    "server's environment"
+)
+HINT_IMAGE = (
+    "This server does not parse harmony (images before 1.1, or DISABLE_HARMONY_ADAPTER): set serving_recipe_image"
+)
+HINT_MAX_TOKENS = "Raise max_tokens (in trtllm_server_check): the answer ended inside the reasoning"
+HINT_RECIPE = "Compare with another serving_recipe_name or serving_recipe_use_case, or lower the floor"
+
+TOOL_PROMPT = "Hey, quick check: is everything up and running?"
+TOOL_NAME = "get_system_health"
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": TOOL_NAME,
+        "description": "Returns the current health of this service. Use it before saying that the service is up.",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
+TOOL_RESULT = json.dumps({"status": "ok", "uptime_seconds": 372045})
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the endpoint has to show. Times in seconds, speed in completion tokens per second."""
+
+    model: str
+    api: str
+    prompt: str
+    max_tokens: int
+    stream: bool
+    expected_text: str = ""
+    reasoning: bool = False
+    tool_call: bool = False
+    max_ttft: float | None = None
+    min_tokens_per_second: float | None = None
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, naming the option, for expectations that no endpoint can meet."""
+        try:
+            re.compile(self.expected_text)
+        except re.error as error:
+            raise ValueError(f"expected_text is {self.expected_text!r}, not a regular expression: {error}") from None
+        if self.reasoning and self.api == "completions":
+            raise ValueError(
+                "reasoning is true with api completions, which has no reasoning; set api to chat or responses"
+            )
+        if self.max_ttft is not None and not self.stream:
+            raise ValueError("max_ttft is set with stream false, which shows no first token; set stream to true")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
+
+
+def request_body(wanted: Expectation) -> dict[str, Any]:
+    """The sample request. Temperature 0, so that the same endpoint answers the same; servers refuse unknown fields."""
+    body: dict[str, Any] = {"model": wanted.model, "temperature": 0, "stream": wanted.stream}
+    if wanted.api == "responses":
+        return dict(body, input=wanted.prompt, max_output_tokens=wanted.max_tokens)
+    body["max_tokens"] = wanted.max_tokens
+    if wanted.stream:
+        body["stream_options"] = {"include_usage": True}
+    if wanted.api == "chat":
+        return dict(body, messages=[{"role": "user", "content": wanted.prompt}])
+    return dict(body, prompt=wanted.prompt)
+
+
+def judge(wanted: Expectation, done: Completion) -> list[Check]:
+    """Everything that can be said of the sample completion itself, in order."""
+    out_of_tokens = done.finish_reason == "length" and not done.text
+    checks = [_usage(done), _no_raw_harmony("harmony", done.text)]
+    if wanted.expected_text:
+        found = re.search(wanted.expected_text, done.text)
+        hint = HINT_MAX_TOKENS if out_of_tokens else "Check prompt and expected_text, then the weights and the recipe"
+        checks.append(
+            _check("expected_text", bool(found), _quote(done.text), f"text matching {wanted.expected_text!r}", hint)
+        )
+    if wanted.reasoning:
+        observed = f"{len(done.reasoning)} characters of reasoning, {len(done.text)} of content"
+        hint = HINT_MAX_TOKENS if out_of_tokens else HINT_IMAGE
+        checks.append(
+            _check("reasoning", bool(done.reasoning and done.text), observed, "both, apart from each other", hint)
+        )
+    if wanted.max_ttft is not None:
+        expected = f"at most {wanted.max_ttft:g} s"
+        if done.ttft is None:
+            checks.append(Check("time_to_first_token", "unknown", "an answer in one piece", expected, HINT_ADDRESS))
+        else:
+            fast = done.ttft <= wanted.max_ttft
+            checks.append(_check("time_to_first_token", fast, f"{done.ttft:.3f} s", expected, HINT_RECIPE))
+    if wanted.min_tokens_per_second is not None:
+        expected = f"at least {wanted.min_tokens_per_second:g} tokens/s"
+        speed = done.tokens_per_second
+        if speed is None:
+            checks.append(Check("tokens_per_second", "unknown", "an answer without token counts", expected))
+        else:
+            fast = speed >= wanted.min_tokens_per_second
+            checks.append(_check("tokens_per_second", fast, f"{speed:.1f} tokens/s", expected, HINT_RECIPE))
+    return checks
+
+
+def _usage(done: Completion) -> Check:
+    expected = "prompt and completion tokens above 0 that add up to the total"
+    if done.usage is None:
+        return Check("usage", "unknown", "an answer without token counts", expected, HINT_ADDRESS)
+    prompt, completion, total = (done.usage[f"{kind}_tokens"] for kind in ("prompt", "completion", "total"))
+    good = prompt > 0 and completion > 0 and prompt + completion == total
+    return _check("usage", good, f"{prompt} + {completion} = {total}", expected, HINT_ADDRESS)
+
+
+def _no_raw_harmony(id: str, text: str) -> Check:
+    raw = RAW_HARMONY.search(text)
+    return _check(id, raw is None, _quote(text), "content without harmony tokens", HINT_IMAGE)
+
+
+def _check(id: str, good: bool, observed: str, expected: str, hint: str) -> Check:
+    return Check(id, "pass" if good else "fail", observed, expected, "" if good else hint)
+
+
+def _quote(text: str) -> str:
+    text = " ".join(text.split())
+    return f'"{text[:200]}…"' if len(text) > 200 else f'"{text}"' if text else "no content"
+
+
+class Verification:
+    """One run through the stages. ``result`` holds the contract and what was learnt on the way."""
+
+    def __init__(
+        self,
+        client: Client,
+        systemd: Systemd,
+        wanted: Expectation,
+        timeout: float,
+        interval: float,
+    ) -> None:
+        """Raises ValueError, naming the option, for times that are not above 0."""
+        for option, seconds in (("timeout", timeout), ("interval", interval)):
+            if not seconds > 0:
+                raise ValueError(f"{option} is {seconds:g}; it must be above 0 seconds")
+        self._client = client
+        self._systemd = systemd
+        self._wanted = wanted
+        self._deadline = Deadline(timeout)
+        self._interval = interval
+        self._first: Unit | None = None  # the unit when it was first looked at
+        self._unit: Unit | None = None
+        self._completion: Completion | None = None
+        self._listed = False
+        self._version: str | None = None
+        self._checks: list[Check] = []
+
+    def run(self, journal_lines: int) -> dict[str, Any]:
+        """All stages up to the first that fails; checks on one completion are independent, so all of them are made."""
+        stages = [
+            ("health", self._health, math.inf),
+            ("model", self._model, math.inf),
+            ("completion", self._complete, ROUTABLE_SECONDS),
+        ]
+        if self._wanted.unit:
+            stages.insert(0, ("unit", self._active, math.inf))
+        for id, attempt, limit in stages:
+            if not self._stage(id, attempt, limit):
+                break
+        else:
+            assert self._completion is not None
+            self._checks += judge(self._wanted, self._completion)
+            if self._wanted.tool_call:
+                self._stage("tool_call", self._tool_call, 0)
+        # Before the completion every try looked at the unit already.
+        if self._wanted.unit and any(check.id == "completion" for check in self._checks):
+            self._stage("unit_stable", lambda: self._said("pass", self._unit, STABLE), 0)
+
+        summary = summarise(self._checks)
+        return dict(
+            summary,
+            model=self._wanted.model if self._listed else None,
+            server_version=self._version,
+            completion=self._completion.facts() if self._completion else None,
+            unit=self._unit.facts() if self._unit else None,
+            journal=[] if summary["ok"] else self._journal(journal_lines),
+        )
+
+    def message(self) -> str:
+        """The first check that did not pass, and the names of the others, on one line."""
+        first, *others = failures(self._checks)
+        also = f" (also not passed: {', '.join(check.id for check in others)})" if others else ""
+        return f"{self._client.base_url} does not serve: {first}{also}"
+
+    def _stage(self, id: str, attempt: Callable[[], Check], limit: float) -> bool:
+        """Try until the answer is more than "not yet" (``unknown``), the unit dies, or time is up; keep the Check.
+
+        ``limit`` is in seconds, within the deadline of the whole run.
+        """
+        start = time.monotonic()
+        deadline = self._deadline.within(limit)
+        before = None
+        while True:
+            try:
+                check = self._unit_fault() or attempt()
+            except EndpointError as error:
+                check = self._said("fail", error, "a complete answer", HINT_JOURNAL)
+            if check.status != "unknown":
+                break
+            if deadline.remaining() <= self._interval:
+                if deadline.remaining() <= 0 and before:
+                    check = before  # the last try had no time to see anything
+                spent = time.monotonic() - start
+                check = replace(check, status="fail", observed=f"{check.observed}, still so after {spent:.0f} s")
+                break
+            before = check
+            time.sleep(self._interval)
+        self._checks.append(replace(check, id=id, duration=time.monotonic() - start))
+        return check.status == "pass"
+
+    def _said(self, status: Status, observed: object, expected: str, hint: str = "") -> Check:
+        """A Check on something that the server said; _stage gives it its id."""
+        return Check("", status, self._client.excerpt(observed), expected, hint)
+
+    def _unit_fault(self) -> Check | None:
+        """A unit that failed, died or was restarted since the first look ends every stage at once."""
+        if not self._wanted.unit:
+            return None
+        try:
+            unit = self._unit = self._systemd.unit(self._wanted.unit)
+        except UnitError as error:
+            return self._said("fail", error, "systemd to answer", "Run on the host that serves, or leave unit out")
+        if not unit.exists:
+            return self._said("fail", unit, "a unit that is loaded", "Check unit: it is not one of this host")
+        # Until a queued start or restart has begun, systemd still shows the run before it.
+        if self._first is None and (unit.active_state == "activating" or not unit.job_pending):
+            self._first = unit
+        stopped = unit.active_state in ("failed", "inactive") and not unit.job_pending
+        restarted = self._first is not None and unit.invocation_id != self._first.invocation_id
+        if stopped or restarted or unit.restarting:
+            return self._said("fail", unit, STABLE, HINT_JOURNAL)
+        return None
+
+    def _active(self) -> Check:
+        assert self._unit is not None
+        up = self._unit.active_state == "active" and not self._unit.job_pending
+        return self._said("pass" if up else "unknown", self._unit, "active", "" if up else HINT_JOURNAL)
+
+    def _health(self) -> Check:
+        expected = "HTTP 200 from /health"
+        starting = f"{HINT_JOURNAL}. If it is still loading, raise timeout (trtllm_server_start_timeout)"
+        try:
+            reply = self._client.get("/health", self._deadline.within(POLL_SECONDS))
+        except (NotListening, OutOfTime) as error:
+            return self._said("unknown", error, expected, starting)
+        except EndpointError as error:
+            return self._said(
+                "fail", error, expected, "Check base_url and ca_file: scheme, port and certificate must fit"
+            )
+        if reply.status == 200:
+            return self._said("pass", "HTTP 200", expected)
+        return self._refusal(HttpError(reply), expected, starting)
+
+    def _refusal(self, error: HttpError, expected: str, starting: str) -> Check:
+        """What a status other than 200 means."""
+        if error.status in NOT_YET:
+            return self._said("unknown", error, expected, starting)
+        hint = HINT_JOURNAL
+        if error.status in (401, 403):
+            hint = HINT_KEY
+        elif error.status in (301, 302, 307, 308, 404, 405):
+            hint = HINT_ADDRESS
+        return self._said("fail", error, expected, hint)
+
+    def _model(self) -> Check:
+        expected = f"{self._wanted.model} in /v1/models"
+        try:
+            reply = self._client.get("/v1/models", self._deadline.within(POLL_SECONDS))
+            if reply.status != 200:
+                return self._refusal(HttpError(reply), expected, HINT_JOURNAL)
+            models = [str(model["id"]) for model in reply.json()["data"]]
+        except (NotListening, OutOfTime) as error:
+            return self._said("unknown", error, expected, HINT_JOURNAL)
+        except (LookupError, TypeError):
+            return self._said("fail", reply.body.decode("utf-8", "replace"), expected, HINT_ADDRESS)
+        if not models:  # Dynamo's frontend before its first worker
+            return self._said("unknown", "no model", expected, HINT_JOURNAL)
+        self._version = self._server_version()
+        self._listed = self._wanted.model in models
+        if self._listed:
+            return self._said("pass", ", ".join(models), expected)
+        return self._said("fail", ", ".join(models), expected, f"Set serving_recipe_model. {HINT_ADDRESS}")
+
+    def _complete(self) -> Check:
+        expected = "an answer with text or reasoning that ends by stop or length"
+        try:
+            # The first request after a start is slow (lazy initialisation), so it does not count against a floor.
+            floor = self._wanted.max_ttft is not None or self._wanted.min_tokens_per_second is not None
+            for _request in range(2 if floor else 1):
+                done = self._client.complete(self._wanted.api, request_body(self._wanted), self._deadline)
+        except HttpError as error:
+            check = self._refusal(error, expected, HINT_JOURNAL)
+            if error.status == 404 and not error.no_such_route:
+                return replace(check, status="unknown")
+            if error.status == 400 and self._wanted.api != "completions":
+                return replace(check, hint=HINT_VOCABULARY)
+            return check
+        self._completion = done
+        good = done.finish_reason in ("stop", "length") and bool(done.text or done.reasoning)
+        ended = done.finish_reason or "nothing"
+        observed = f"{_quote(done.text)}, {len(done.reasoning)} characters of reasoning, ended by {ended}"
+        return self._said("pass" if good else "fail", observed, expected, "" if good else HINT_JOURNAL)
+
+    def _tool_call(self) -> Check:
+        """The round trip, always through chat: the model asks for the tool, gets its result, and answers."""
+        expected = f"a call of {TOOL_NAME} with JSON arguments, then an answer in text"
+        body: dict[str, Any] = {
+            "model": self._wanted.model,
+            "messages": [{"role": "user", "content": TOOL_PROMPT}],
+            "tools": [TOOL],
+            "tool_choice": "auto",  # TensorRT-LLM's default is none
+            "temperature": 0,
+            "max_tokens": self._wanted.max_tokens,
+        }
+        asked = self._client.complete("chat", body, self._deadline)
+        try:
+            call = asked.tool_calls[0]
+            function = call["function"]
+            arguments = json.loads(function["arguments"])
+            sound = asked.finish_reason == "tool_calls" and function["name"] == TOOL_NAME and call["id"]
+            if not sound or not isinstance(arguments, dict):
+                raise ValueError
+        except (LookupError, TypeError, ValueError):
+            observed = f"ended by {asked.finish_reason}, calls {json.dumps(asked.tool_calls)}, {_quote(asked.text)}"
+            return self._said("fail", observed, expected, HINT_IMAGE)
+        body["messages"] += [
+            {"role": "assistant", "tool_calls": [{"id": call["id"], "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": call["id"], "content": TOOL_RESULT},
+        ]
+        answered = self._client.complete("chat", body, self._deadline)
+        observed = f"the call, then {_quote(answered.text)} ended by {answered.finish_reason}"
+        good = bool(answered.text) and not answered.tool_calls and not RAW_HARMONY.search(answered.text)
+        return self._said("pass" if good else "fail", observed, expected, "" if good else HINT_IMAGE)
+
+    def _server_version(self) -> str | None:
+        """What /version says; Dynamo has no such path, and nothing depends on it."""
+        try:
+            return str(self._client.get("/version", self._deadline.within(POLL_SECONDS)).json()["version"])
+        except (EndpointError, LookupError):
+            return None
+
+    def _journal(self, lines: int) -> list[str]:
+        """The unit's last lines: of the run that was first seen, for if it was restarted, that one has the reason."""
+        if not self._first or not self._first.exists:
+            return []
+        return self._systemd.journal(self._wanted.unit, lines, self._first.invocation_id)

@@ -1,0 +1,268 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which NVIDIA GPUs a host has, with or without a driver."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+from xml.etree import ElementTree
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner, run
+
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+KERNEL_MODULE = Path("/proc/driver/nvidia/version")
+
+NVIDIA = "0x10de"
+MELLANOX = "0x15b3"
+# PCI base class and sub-class, from the PCI code and ID assignment specification.
+GPU_CLASSES = ("0x0300", "0x0302")  # VGA controller, 3D controller
+BRIDGE_CLASS = "0x0680"  # "other bridge": NVSwitch of HGX H200 (0x22a3) and older
+# From HGX B200 on, the switches are reached through ConnectX bridges whose vital product data names that use.
+SWITCH_MANAGEMENT = b"SW_MNG"
+VPD_BYTES = 4096
+
+State = Literal["ok", "absent", "mismatch", "no_devices", "failed", "timeout"]
+
+
+@dataclass(frozen=True)
+class PciDevice:
+    """A PCI function as sysfs shows it; ids as ``0x22a3``, ``numa_node`` None where the firmware names none."""
+
+    address: str
+    vendor_id: str
+    device_id: str
+    device_class: str
+    numa_node: int | None = None
+    manages_switch: bool = False
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.vendor_id == NVIDIA and self.device_class.startswith(GPU_CLASSES)
+
+    @property
+    def is_nvswitch(self) -> bool:
+        return self.manages_switch or (self.vendor_id == NVIDIA and self.device_class.startswith(BRIDGE_CLASS))
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU. What only the driver can tell is None without it; memory is in MiB."""
+
+    address: str
+    device_id: str | None = None
+    numa_node: int | None = None
+    index: int | None = None
+    minor: int | None = None
+    uuid: str | None = None
+    product_name: str | None = None
+    architecture: str | None = None
+    memory_total_mib: int | None = None
+    memory_used_mib: int | None = None
+    compute_mode: str | None = None
+    mig: bool | None = None
+    ecc: bool | None = None
+    persistence_mode: bool | None = None
+    addressing_mode: str | None = None
+    fabric_state: str | None = None
+    fabric_status: str | None = None
+    processes: int | None = None
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The driver as ``nvidia-smi`` answers for it; ``message`` says what to do unless ``state`` is ``ok``."""
+
+    installed: bool
+    state: State
+    message: str = ""
+    version: str | None = None
+    cuda_version: str | None = None
+
+
+def _attribute(device: Path, name: str) -> str:
+    try:
+        return (device / name).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _manages_switch(device: Path) -> bool:
+    try:
+        with (device / "vpd").open("rb") as vpd:
+            return SWITCH_MANAGEMENT in vpd.read(VPD_BYTES)
+    except OSError:
+        return False
+
+
+def scan_pci(root: Path = PCI_DEVICES) -> list[PciDevice]:
+    """The GPUs and NVSwitches on the PCI bus, by address. Empty where there is no PCI bus."""
+    found = []
+    for device in sorted(root.iterdir()) if root.is_dir() else []:
+        vendor = _attribute(device, "vendor")
+        if vendor not in (NVIDIA, MELLANOX):
+            continue
+        numa_node = int(_attribute(device, "numa_node") or -1)
+        pci = PciDevice(
+            address=device.name,
+            vendor_id=vendor,
+            device_id=_attribute(device, "device"),
+            device_class=_attribute(device, "class"),
+            numa_node=numa_node if numa_node >= 0 else None,
+            manages_switch=vendor == MELLANOX and _manages_switch(device),
+        )
+        if pci.is_gpu or pci.is_nvswitch:
+            found.append(pci)
+    return found
+
+
+def _text(element: ElementTree.Element, path: str) -> str | None:
+    """The text at ``path``, None where ``nvidia-smi`` has nothing to say."""
+    text = (element.findtext(path) or "").strip()
+    return None if text in ("", "N/A", "[N/A]", "None", "Unknown Error") else text
+
+
+def _number(element: ElementTree.Element, path: str) -> int | None:
+    """The leading whole number at ``path``, as in ``143771 MiB``."""
+    found = re.match(r"\d+", _text(element, path) or "")
+    return int(found.group()) if found else None
+
+
+def _enabled(element: ElementTree.Element, path: str) -> bool | None:
+    return {"Enabled": True, "Disabled": False}.get(_text(element, path) or "")
+
+
+def _sysfs_address(bus_id: str) -> str:
+    """``00000000:1B:00.0`` of nvidia-smi as sysfs writes it: ``0000:1b:00.0``."""
+    domain, rest = bus_id.lower().split(":", 1)
+    return f"{int(domain, 16):04x}:{rest}"
+
+
+def parse_smi(text: str) -> tuple[Driver, list[Gpu]]:
+    """Driver and GPUs from the output of ``nvidia-smi -q -x``, in its order. Raises ElementTree.ParseError."""
+    log = ElementTree.fromstring(text)
+    gpus = []
+    for index, gpu in enumerate(log.iter("gpu")):
+        device_id = _text(gpu, "pci/pci_device_id")  # 233510DE: device, then vendor
+        gpus.append(
+            Gpu(
+                address=_sysfs_address(gpu.attrib["id"]),
+                device_id=f"0x{device_id[:4].lower()}" if device_id else None,
+                index=index,
+                minor=_number(gpu, "minor_number"),
+                uuid=_text(gpu, "uuid"),
+                product_name=_text(gpu, "product_name"),
+                architecture=_text(gpu, "product_architecture"),
+                memory_total_mib=_number(gpu, "fb_memory_usage/total"),
+                memory_used_mib=_number(gpu, "fb_memory_usage/used"),
+                compute_mode=_text(gpu, "compute_mode"),
+                mig=_enabled(gpu, "mig_mode/current_mig"),
+                ecc=_enabled(gpu, "ecc_mode/current_ecc"),
+                persistence_mode=_enabled(gpu, "persistence_mode"),
+                addressing_mode=_text(gpu, "addressing_mode"),
+                fabric_state=_text(gpu, "fabric/state"),
+                fabric_status=_text(gpu, "fabric/status"),
+                processes=len(gpu.findall("processes/process_info")),
+            )
+        )
+    return Driver(True, "ok", version=_text(log, "driver_version"), cuda_version=_text(log, "cuda_version")), gpus
+
+
+def explain_failure(result: CommandResult, timeout: float) -> tuple[State, str]:
+    """The state that an ``nvidia-smi`` without an answer stands for, and what to do about it."""
+    said = " ".join(result.text.split())[:300] or "nothing"
+    if result.rc is None:
+        return (
+            "timeout",
+            f"nvidia-smi gave no answer within {timeout:g} s: the driver hangs, look for Xid in the kernel log",
+        )
+    if "Driver/library version mismatch" in said:
+        return "mismatch", f"the loaded kernel module is not of the installed version: reboot the host ({said})"
+    if "No devices were found" in said:
+        return "no_devices", f"the driver runs and finds no GPU it can use: look for NVRM in the kernel log ({said})"
+    if "communicate with the NVIDIA driver" in said:
+        return (
+            "failed",
+            f"the kernel module is not loaded: reboot, or see whether it was built for this kernel ({said})",
+        )
+    return "failed", f"nvidia-smi ended with {result.rc} and said: {said}"
+
+
+def query_driver(smi: str | None, timeout: float, runner: Runner = run) -> tuple[Driver, list[Gpu]]:
+    """Ask ``nvidia-smi``, at the path ``smi``, for at most ``timeout`` seconds; None stands for not installed."""
+    if smi is None:
+        return Driver(False, "absent", "nvidia-smi is not installed"), []
+    result = runner([smi, "-q", "-x"], timeout)
+    if result.rc == 0:
+        try:
+            driver, gpus = parse_smi(result.stdout)
+        except ElementTree.ParseError:
+            gpus = []
+        if gpus:
+            return driver, gpus
+    state, message = explain_failure(result, timeout)
+    return Driver(True, state, message), []
+
+
+def kernel_module(text: str) -> tuple[str, str | None]:
+    """Flavour (``open``, ``proprietary``, ``unknown``) and version of the loaded module, from its proc file."""
+    found = re.search(r"NVIDIA UNIX (Open )?.*?Kernel Module.*?\s(\d+\.[\d.]+)", text)
+    if not found:
+        return "unknown", None
+    return ("open" if found.group(1) else "proprietary"), found.group(2)
+
+
+def _merge(pci: Sequence[PciDevice], gpus: Sequence[Gpu]) -> list[Gpu]:
+    """The driver's GPUs with their NUMA nodes; those of the PCI bus where the driver shows none."""
+    if not gpus:
+        return [Gpu(device.address, device.device_id, device.numa_node) for device in pci]
+    nodes = {device.address: device.numa_node for device in pci}
+    return [Gpu(**dict(asdict(gpu), numa_node=nodes.get(gpu.address))) for gpu in gpus]
+
+
+def _only(values: Sequence[Any]) -> Any:
+    """The value that all share, else None."""
+    return values[0] if values and all(value == values[0] for value in values) else None
+
+
+def describe(pci: Sequence[PciDevice], driver: Driver, shown: Sequence[Gpu], module_text: str) -> dict[str, Any]:
+    """Everything known of a host's GPUs, as M(trtllm.fleet.gpu_info) returns it."""
+    on_bus = [device for device in pci if device.is_gpu]
+    gpus = _merge(on_bus, shown)
+    addresses = {gpu.address for gpu in gpus}
+    flavour, module_version = kernel_module(module_text)
+    kinds = [(gpu.product_name, gpu.device_id, gpu.memory_total_mib) for gpu in gpus]
+    # One GPU that is not done keeps the whole fabric from being used, so it is the one to report.
+    fabric = next((gpu for gpu in gpus if gpu.fabric_state != "Completed"), gpus[0] if gpus else Gpu(""))
+    return {
+        "gpus": [asdict(gpu) for gpu in gpus],
+        "count": len(gpus),
+        "missing": [device.address for device in on_bus if device.address not in addresses],
+        "product_name": _only([gpu.product_name for gpu in gpus]),
+        "homogeneous": _only(kinds) is not None,
+        "pci_device_ids": sorted({gpu.device_id for gpu in gpus if gpu.device_id}),
+        "nvswitches": [
+            {"address": device.address, "vendor_id": device.vendor_id, "device_id": device.device_id}
+            for device in pci
+            if device.is_nvswitch
+        ],
+        "driver": dict(asdict(driver), version=driver.version or module_version),
+        "kernel_module": flavour,
+        "fabric": {"state": fabric.fabric_state, "status": fabric.fabric_status},
+    }
+
+
+def read_gpus(
+    smi: str | None,
+    timeout: float,
+    runner: Runner = run,
+    pci_devices: Path = PCI_DEVICES,
+    module_file: Path = KERNEL_MODULE,
+) -> dict[str, Any]:
+    """Look at this host: its PCI bus, ``nvidia-smi`` at the path ``smi`` (None: not installed), the kernel module."""
+    driver, shown = query_driver(smi, timeout, runner)
+    return describe(scan_pci(pci_devices), driver, shown, _attribute(module_file.parent, module_file.name))

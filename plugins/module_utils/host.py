@@ -1,0 +1,426 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every reason why a host cannot serve, found without changing it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Union
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.checks import Check, failures, summarise
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner
+from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import KERNEL_MODULE, PCI_DEVICES, read_gpus
+
+Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
+Find = Callable[[str], Union[str, None]]
+
+COMMAND_SECONDS = 20
+GIB = 2**30
+# The variable's name and vendor GUID: UEFI specification, "Globally Defined Variables".
+SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+# Written by the role nvidia_driver: where it exists the driver is that role's own, to be replaced at will.
+DRIVER_PIN = "/etc/apt/preferences.d/nvidia-cuda"
+RUN_UNINSTALLER = "/usr/bin/nvidia-uninstall"
+TCP_LISTEN = "0A"  # kernel, include/net/tcp_states.h
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a host is, from its kernel and ``/etc/os-release``."""
+
+    architecture: str
+    distribution: str
+    version: str
+    codename: str
+    kernel: str
+    boot_id: str
+    hostname: str
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A TCP socket that listens, and the inode that leads to its process."""
+
+    address: Address
+    port: int
+    inode: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the host has to have. ``driver_version`` None: nothing here will install a driver. Disks and ports as in
+    M(trtllm.fleet.host_check)."""
+
+    architectures: Sequence[str] = ()
+    distributions: Mapping[str, Sequence[Any]] | None = None
+    gpu_count: int = 1
+    gpu_memory_mib: int | None = None
+    driver_floor: str | None = None
+    driver_version: str | None = None
+    driver_replace: bool = False
+    reboot_allowed: bool = False
+    disks: Sequence[Mapping[str, Any]] = ()
+    ports: Sequence[Mapping[str, Any]] = ()
+    timeout: int = 60
+
+
+def _at(root: Path, path: str | Path) -> Path:
+    return root / str(path).lstrip("/")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def read_facts(root: Path, uname: os.uname_result) -> Facts:
+    """The host's facts; what its files do not tell is empty."""
+    lines = (line.split("=", 1) for line in _read(_at(root, "/etc/os-release")).splitlines() if "=" in line)
+    release = {name: "".join(shlex.split(value)) for name, value in lines}
+    return Facts(
+        architecture=uname.machine,
+        distribution=release.get("ID", ""),
+        version=release.get("VERSION_ID", ""),
+        codename=release.get("VERSION_CODENAME", ""),
+        kernel=uname.release,
+        boot_id=_read(_at(root, "/proc/sys/kernel/random/boot_id")),
+        hostname=uname.nodename,
+    )
+
+
+def ansible_facts(facts: Facts, root: Path) -> dict[str, str]:
+    """The same by the names, and with the values, of M(ansible.builtin.setup), for roles that read those."""
+    version = facts.version
+    if facts.distribution == "debian":  # os-release has no point release
+        debian_version = _read(_at(root, "/etc/debian_version"))
+        version = debian_version if re.fullmatch(r"\d+\.\d+", debian_version) else version
+    return {
+        "architecture": facts.architecture,
+        "kernel": facts.kernel,
+        "distribution": facts.distribution.title(),
+        "distribution_version": version,
+        "distribution_major_version": version.split(".")[0],
+        "distribution_release": facts.codename,
+    }
+
+
+def _check(check_id: str, passed: bool, observed: str, expected: str, hint: str = "") -> Check:
+    return Check(check_id, "pass" if passed else "fail", observed, expected, "" if passed else hint)
+
+
+def check_platform(facts: Facts, wanted: Wanted) -> Iterator[Check]:
+    """Architecture and distribution; what nobody has tried is refused by name."""
+    elsewhere = "Leave this host out"
+    if wanted.architectures:
+        known = " or ".join(wanted.architectures)
+        yield _check("architecture", facts.architecture in wanted.architectures, facts.architecture, known, elsewhere)
+    if wanted.distributions is not None:
+        supported = {name: [str(version) for version in versions] for name, versions in wanted.distributions.items()}
+        known = "; ".join(f"{name} {', '.join(versions)}" for name, versions in supported.items())
+        found = f"{facts.distribution or 'no /etc/os-release'} {facts.version}".strip()
+        yield _check("distribution", facts.version in supported.get(facts.distribution, []), found, known, elsewhere)
+
+
+def check_systemd(root: Path) -> Iterator[Check]:
+    """Whether systemd runs the host (the test of sd_booted(3))."""
+    booted = _at(root, "/run/systemd/system").is_dir()
+    yield _check("systemd", booted, "systemd" if booted else "another init", "systemd as PID 1", "Boot it with systemd")
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """``580.159.04`` as numbers that compare."""
+    return tuple(int(number) for number in re.findall(r"\d+", version))
+
+
+def check_gpus(gpu: Mapping[str, Any], wanted: Wanted) -> Iterator[Check]:
+    """Enough GPUs, each with enough memory and in a mode that lets one process have it all."""
+    count = gpu["count"]
+    lost = f"; on the PCI bus, but not shown by the driver: {', '.join(gpu['missing'])}" if gpu["missing"] else ""
+    if lost:
+        hint = f"See what the kernel log says of the lost ones, or set serving_recipe_gpu_count to at most {count}"
+    elif count:
+        hint = f"Set serving_recipe_gpu_count to at most {count}"
+    else:
+        hint = "No NVIDIA GPU is on the PCI bus: leave this host out, or see whether its hypervisor passes one through"
+    yield _check("gpu_count", count >= wanted.gpu_count, f"{count}{lost}", f"at least {wanted.gpu_count}", hint)
+
+    if not count or gpu["driver"]["state"] != "ok":
+        return  # size and modes are not known before there is a driver
+    if wanted.gpu_memory_mib:
+        sizes = [entry["memory_total_mib"] for entry in gpu["gpus"]]
+        expected = f"at least {wanted.gpu_memory_mib} MiB on each GPU"
+        if None in sizes:
+            yield Check("gpu_memory", "unknown", "no size from nvidia-smi", expected, "Look at nvidia-smi -q")
+        else:
+            hint = "Set serving_recipe_model to a smaller model, or serving_recipe_gpu_count to more GPUs"
+            yield _check("gpu_memory", min(sizes) >= wanted.gpu_memory_mib, f"{min(sizes)} MiB", expected, hint)
+    wrong = []
+    for mode, option, indexes in (
+        ("MIG enabled", "--multi-instance-gpu=0", [entry["index"] for entry in gpu["gpus"] if entry["mig"]]),
+        (
+            "compute mode Prohibited",
+            "--compute-mode=0",
+            [entry["index"] for entry in gpu["gpus"] if entry["compute_mode"] == "Prohibited"],
+        ),
+    ):
+        if indexes:
+            wrong.append((f"{mode} on GPU {', '.join(map(str, indexes))}", f"Run nvidia-smi {option}"))
+    yield _check(
+        "gpu_mode",
+        not wrong,
+        "; ".join(observed for observed, hint in wrong) or "whole GPUs",
+        "whole GPUs that processes may use",
+        "; ".join(hint for observed, hint in wrong),
+    )
+
+
+def _nouveau(gpu: Mapping[str, Any], root: Path) -> bool:
+    """Whether the kernel's own driver holds a GPU."""
+    links = (_at(root, PCI_DEVICES) / entry["address"] / "driver" for entry in gpu["gpus"])
+    return any(link.is_symlink() and os.path.basename(os.readlink(link)) == "nouveau" for link in links)
+
+
+def check_driver(gpu: Mapping[str, Any], wanted: Wanted, root: Path, runner: Runner, find: Find) -> Iterator[Check]:
+    """Whether the driver, the one here or the one to be installed, is new enough, and can be installed."""
+    driver = gpu["driver"]
+    state, version = driver["state"], driver["version"] or ""
+    floor = wanted.driver_floor or "0"
+    ours = _at(root, DRIVER_PIN).exists()
+    installing = bool(wanted.driver_version) and (
+        state != "ok" or (version != wanted.driver_version and (wanted.driver_replace or ours))
+    )
+    found = f"driver {version}" if state == "ok" else f"no working driver ({driver['message']})"
+    expected = f"a working driver {wanted.driver_floor or ''}".rstrip() + (" or newer" if wanted.driver_floor else "")
+    other_image = "serving_recipe_image to a release that runs with it"
+    if state in ("timeout", "no_devices"):
+        yield Check("driver", "fail", found, expected, "A driver that is installed again would not change that")
+    elif installing:
+        planned = wanted.driver_version or ""
+        new_enough = version_key(planned) >= version_key(floor)
+        found = f"{found}, nvidia_driver_version {planned} to be installed"
+        yield _check(
+            "driver", new_enough, found, expected, f"Set nvidia_driver_version to {floor} or newer, or {other_image}"
+        )
+    elif state != "ok":
+        yield Check("driver", "fail", found, expected, "Install a driver, or let the role nvidia_driver do it")
+    else:
+        hint = f"Set nvidia_driver_replace to true and nvidia_driver_version to {floor} or newer, or {other_image}"
+        yield _check("driver", version_key(version) >= version_key(floor), found, expected, hint)
+    if installing:
+        yield from _check_installable(gpu, wanted, root, runner, find)
+
+
+def _check_installable(
+    gpu: Mapping[str, Any], wanted: Wanted, root: Path, runner: Runner, find: Find
+) -> Iterator[Check]:
+    """What stands in the way of installing a driver from packages."""
+    state, version = gpu["driver"]["state"], gpu["driver"]["version"]
+    uninstaller = _at(root, RUN_UNINSTALLER)
+    dpkg = find("dpkg")
+    packaged = not uninstaller.exists() or (
+        dpkg is not None and runner([dpkg, "--search", RUN_UNINSTALLER], COMMAND_SECONDS).rc == 0
+    )
+    yield _check(
+        "driver_installer",
+        packaged,
+        "packages only" if packaged else f"a driver from a .run file ({RUN_UNINSTALLER})",
+        "no driver beside the packages",
+        f"Run {RUN_UNINSTALLER}; its files would mix with those of nvidia_driver_version {wanted.driver_version}",
+    )
+
+    secure = _secure_boot(_at(root, SECURE_BOOT))
+    yield _check(
+        "secure_boot",
+        not secure,
+        "on" if secure else "off",
+        "off",
+        "Turn it off in the firmware, or install a signed driver yourself: the kernel refuses modules built by DKMS",
+    )
+
+    if state in ("mismatch", "failed"):
+        reason = gpu["driver"]["message"]
+    elif version and version != wanted.driver_version:
+        reason = f"the kernel module {version} is loaded"
+    elif _nouveau(gpu, root):
+        reason = "nouveau drives a GPU"
+    else:
+        return
+    yield _check(
+        "reboot",
+        wanted.reboot_allowed,
+        f"a reboot is needed: {reason}",
+        "consent to it",
+        "Set nvidia_driver_reboot_allowed to true, or reboot it yourself after the driver is installed",
+    )
+
+
+def _secure_boot(variable: Path) -> bool:
+    """The variable's one byte of data follows four bytes of attributes; a host without it has no Secure Boot."""
+    try:
+        return variable.read_bytes()[4:5] == b"\x01"
+    except OSError:
+        return False
+
+
+def check_docker(root: Path) -> Iterator[Check]:
+    """A Docker from a snap sees neither the GPUs nor most of the host's directories."""
+    snaps = [path for path in ("/snap/docker", "/var/snap/docker") if _at(root, path).exists()]
+    hint = "Remove it: snap remove --purge docker; the role docker_engine installs a package"
+    yield _check(
+        "docker", not snaps, f"Docker from a snap ({snaps[0]})" if snaps else "no snap", "no Docker snap", hint
+    )
+
+
+def _size(number: int) -> str:
+    return f"{number / GIB:.1f} GiB" if number >= GIB else f"{number / 2**20:.1f} MiB"
+
+
+def check_disks(disks: Sequence[Mapping[str, Any]], root: Path) -> Iterator[Check]:
+    """Room on each file system for everything that will come to lie on it."""
+    file_systems: dict[int, list[Mapping[str, Any]]] = {}
+    places: dict[int, Path] = {}
+    for disk in disks:
+        place = _at(root, disk["path"])
+        while not place.exists():
+            place = place.parent
+        device = place.stat().st_dev
+        file_systems.setdefault(device, []).append(disk)
+        places[device] = place
+    for device, parts in file_systems.items():
+        status = os.statvfs(places[device])
+        free, needed = status.f_bavail * status.f_frsize, sum(disk["bytes"] for disk in parts)
+        names = " and ".join(disk["path"] for disk in parts)
+        wishes = ", ".join(f"{_size(disk['bytes'])} for {disk['path']}" for disk in parts)
+        variables = " or ".join(dict.fromkeys(disk["variable"] for disk in parts))
+        hint = f"Free some, or set {variables} to a place on a larger file system"
+        yield _check(f"disk:{parts[0]['path']}", free >= needed, f"{_size(free)} free for {names}", wishes, hint)
+
+
+def _address(text: str) -> Address:
+    """An address as ``/proc/net/tcp`` writes it: 32-bit words of the machine's byte order in hexadecimal."""
+    raw = bytes.fromhex(text)
+    if sys.byteorder == "little":
+        raw = b"".join(raw[start : start + 4][::-1] for start in range(0, len(raw), 4))
+    address = ipaddress.ip_address(raw)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return mapped or address
+
+
+def read_listeners(root: Path) -> list[Listener]:
+    """All listening TCP sockets of the host."""
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in _read(_at(root, table)).splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == TCP_LISTEN:
+                address, port = fields[1].split(":")
+                found.append(Listener(_address(address), int(port, 16), fields[9]))
+    return found
+
+
+def collides(listener: Listener, address: Address, port: int) -> bool:
+    """Whether ``port`` cannot be listened to at ``address``. The IPv6 wildcard takes the IPv4 addresses too."""
+    if listener.port != port:
+        return False
+    if listener.address.version != address.version:
+        return (listener.address if listener.address.version == 6 else address).is_unspecified
+    return listener.address == address or listener.address.is_unspecified or address.is_unspecified
+
+
+def find_process(root: Path, inode: str) -> Path | None:
+    """The ``/proc`` directory of the process that holds the socket ``inode``; None where it cannot be seen."""
+    for process in _at(root, "/proc").glob("[0-9]*"):
+        try:
+            if any(os.readlink(descriptor) == f"socket:[{inode}]" for descriptor in (process / "fd").iterdir()):
+                return process
+        except OSError:
+            continue  # it ended meanwhile, or is not ours to look at
+    return None
+
+
+def is_ours(process: Path, unit: str, runner: Runner, find: Find) -> bool:
+    """Whether a process belongs to ``unit`` or to its container, which has the unit's name."""
+    control_groups = _read(process / "cgroup")
+    if f"/{unit}" in control_groups:
+        return True
+    docker = find("docker")
+    if docker is None:
+        return False
+    container = runner(
+        [docker, "container", "inspect", "--format={{.Id}}", unit.removesuffix(".service")], COMMAND_SECONDS
+    )
+    identity = container.stdout.strip()
+    return container.rc == 0 and bool(identity) and identity in control_groups
+
+
+def _describe_process(process: Path | None) -> str:
+    if process is None:
+        return "a process that cannot be seen"
+    unit = re.search(r"/([^/\n]+\.(?:service|scope))$", _read(process / "cgroup"), re.MULTILINE)
+    return f"{_read(process / 'comm')} (pid {process.name}{', ' + unit.group(1) if unit else ''})"
+
+
+def check_ports(ports: Sequence[Mapping[str, Any]], root: Path, runner: Runner, find: Find) -> Iterator[Check]:
+    """Each port free, or held by the unit that is to have it. Raises ValueError for what is not an IP address."""
+    listening = read_listeners(root) if ports else []
+    for wanted in ports:
+        port, address = wanted["port"], ipaddress.ip_address(wanted["address"])
+        holder = ""
+        for listener in listening:
+            if collides(listener, address, port):
+                process = find_process(root, listener.inode)
+                if not (process and wanted["unit"] and is_ours(process, wanted["unit"], runner, find)):
+                    holder = f"{_describe_process(process)} listens on {listener.address} port {port}"
+                    break
+        expected = f"{address} port {port} free" + (f" or held by {wanted['unit']}" if wanted["unit"] else "")
+        hint = f"Set {wanted['variable']} to another port, or stop that process"
+        yield _check(f"port:{port}", not holder, holder or "free for us", expected, hint)
+
+
+def timed(checks: Iterable[Check]) -> Iterator[Check]:
+    """The checks of an iterator, each with the seconds that it took."""
+    begin = time.monotonic()
+    for check in checks:
+        end = time.monotonic()
+        yield replace(check, duration=end - begin)
+        begin = end
+
+
+def examine(
+    wanted: Wanted, runner: Runner, find: Find, uname: os.uname_result, root: Path = Path("/")
+) -> dict[str, Any]:
+    """Look at everything; the result of M(trtllm.fleet.host_check). Raises ValueError for a bad ``address``."""
+    facts = read_facts(root, uname)
+    gpu: dict[str, Any] = {}
+
+    def checks() -> Iterator[Check]:
+        yield from check_platform(facts, wanted)
+        yield from check_systemd(root)
+        gpu.update(
+            read_gpus(find("nvidia-smi"), wanted.timeout, runner, _at(root, PCI_DEVICES), _at(root, KERNEL_MODULE))
+        )
+        yield from check_gpus(gpu, wanted)
+        yield from check_driver(gpu, wanted, root, runner, find)
+        yield from check_docker(root)
+        yield from check_disks(wanted.disks, root)
+        yield from check_ports(wanted.ports, root, runner, find)
+
+    done = list(timed(checks()))
+    return {
+        **summarise(done),
+        "problems": [str(check) for check in failures(done)],
+        "facts": asdict(facts),
+        "ansible_facts": ansible_facts(facts, root),
+        "gpu": gpu,
+    }

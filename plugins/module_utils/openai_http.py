@@ -1,0 +1,429 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A client for the OpenAI HTTP API whose every wait ends at one deadline, and what it makes of the answers.
+
+Standard library only, no proxy: ``http.client`` never reads the proxy environment, and an endpoint on loopback
+must not be asked for through one.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import queue
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Callable
+from urllib.parse import urlsplit
+
+PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "completions": "/v1/completions"}
+
+# No answer that this client asks for comes near this; a server that sends without end must not fill the memory.
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+
+
+class EndpointError(Exception):
+    """The endpoint did not give a usable answer. The message may quote it at any length: see ``Client.excerpt``."""
+
+
+class NotListening(EndpointError):
+    """Refused, or closed before an answer. Also how a published port looks while the container still loads."""
+
+
+class OutOfTime(EndpointError):
+    """The deadline passed."""
+
+
+class HttpError(EndpointError):
+    """Answered with another status than 200."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(f"HTTP {reply.status}: {reply.explain()}")
+        self.status = reply.status
+        # FastAPI's words for a path without a route. Dynamo's 404 for a model not routable yet reads differently.
+        self.no_such_route = reply.status == 404 and reply.explain() == "Not Found"
+
+
+class Deadline:
+    """A moment on the monotonic clock that no operation may outlive."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.seconds = seconds
+        self._end = clock() + seconds
+
+    def within(self, seconds: float) -> Deadline:
+        """A deadline in ``seconds``, but never later than this one."""
+        return Deadline(max(0.0, min(seconds, self.remaining())), self._clock)
+
+    def remaining(self) -> float:
+        """Seconds left; negative when it has passed."""
+        return self._end - self._clock()
+
+    def left(self) -> float:
+        """Seconds left, for a socket timeout. Raises OutOfTime when there are none."""
+        remaining = self.remaining()
+        if remaining <= 0:
+            raise OutOfTime(f"no complete answer within {self.seconds:.1f} s")
+        return remaining
+
+
+class _BoundedReader(io.RawIOBase):
+    """Reads a socket. A timeout per read would let a server that sends a byte now and then hold us for ever."""
+
+    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
+        self._sock = sock
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._sock.settimeout(self._deadline.left())
+        return self._sock.recv_into(buffer)
+
+
+class _BoundedSocket:
+    """As much of a socket as ``http.client`` uses."""
+
+    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
+        self._sock = sock
+        self._deadline = deadline
+
+    def sendall(self, data: bytes) -> None:
+        self._sock.settimeout(self._deadline.left())
+        self._sock.sendall(data)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_BoundedReader(self._sock, self._deadline))
+
+    def close(self) -> None:
+        """Nothing: http.client closes before the last read, as real sockets allow; Client.open closes in the end."""
+
+
+def _resolve(host: str, port: int, deadline: Deadline) -> list[Any]:
+    """The addresses of a host. getaddrinfo takes no timeout, so it runs in a thread that can be left behind."""
+    answer: queue.Queue[Any] = queue.Queue()
+
+    def ask() -> None:
+        try:
+            answer.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            answer.put(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        found = answer.get(timeout=deadline.left())
+    except queue.Empty:
+        raise OutOfTime(f"{host} was not resolved within {deadline.seconds:.1f} s") from None
+    if isinstance(found, Exception):
+        raise EndpointError(f"{host} does not resolve: {found}")
+    return found
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A whole answer."""
+
+    status: int
+    headers: dict[str, str]  # lower-case names
+    body: bytes
+
+    def json(self) -> dict[str, Any]:
+        """The body as a JSON object. Raises EndpointError."""
+        return parse_object(self.body)
+
+    def explain(self) -> str:
+        """The server's own words: ``{error: {message}}``, ``{message}`` and ``{detail}`` are all in use."""
+        try:
+            words: Any = json.loads(self.body)
+        except ValueError:
+            words = None
+        for key in ("error", "message", "detail"):
+            if isinstance(words, dict) and words.get(key):
+                words = words[key]
+        return (words if isinstance(words, str) else self.body.decode("utf-8", "replace")) or "empty body"
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """A JSON object from the server. Raises EndpointError that shows what came instead."""
+    try:
+        value = json.loads(data)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise EndpointError(f"not a JSON object: {data.decode('utf-8', 'replace') or 'empty body'}")
+    return value
+
+
+class Client:
+    """One endpoint. Raises ValueError for a URL, key or CA file that cannot work, naming the option."""
+
+    def __init__(self, base_url: str, api_key: str = "", ca_file: str = "") -> None:
+        try:
+            url = urlsplit(base_url)
+            port = url.port or {"http": 80, "https": 443}[url.scheme]
+            extra = url.query or url.fragment or url.username or url.path.rstrip("/").endswith("/v1")
+            if not url.hostname or extra:
+                raise ValueError("only scheme, host, port and a path before /v1 belong there")
+        except (KeyError, ValueError) as error:
+            shown = re.sub("//[^/]*@", "//", base_url)
+            raise ValueError(f"base_url is {shown!r} ({error}); it must look like http://127.0.0.1:8000") from None
+        if not re.fullmatch(r"[\x21-\x7e]*", api_key):
+            raise ValueError("api_key holds characters that an HTTP header cannot carry, such as a space or a newline")
+        self.base_url = base_url.rstrip("/")
+        self._host = url.hostname
+        self._port = port
+        self._prefix = url.path.rstrip("/")
+        self._api_key = api_key
+        self._tls = None
+        if url.scheme == "https":
+            try:
+                self._tls = ssl.create_default_context(cafile=ca_file or None)
+            except OSError as error:
+                raise ValueError(f"ca_file is {ca_file}, which cannot be used: {error}") from None
+
+    def excerpt(self, words: object) -> str:
+        """What the server said on one short line, without the API key even if the server repeats it."""
+        text = " ".join(str(words).split())
+        if self._api_key:
+            text = text.replace(self._api_key, "********")
+        return text[:300] + "…" if len(text) > 300 else text
+
+    def _connect(self, deadline: Deadline) -> socket.socket:
+        failure: Exception = EndpointError(f"{self._host} has no address")
+        for family, kind, protocol, _name, address in _resolve(self._host, self._port, deadline):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.settimeout(deadline.left())
+                sock.connect(address)
+                if self._tls:
+                    sock.settimeout(deadline.left())
+                    return self._tls.wrap_socket(sock, server_hostname=self._host)
+                return sock
+            except (OSError, OutOfTime) as error:
+                sock.close()
+                failure = error
+        raise failure
+
+    @contextmanager
+    def open(
+        self, path: str, deadline: Deadline, payload: dict[str, Any] | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        """GET, or POST ``payload``; gives the response while its body can be read. Raises EndpointError."""
+        headers = {"Accept": "application/json, text/event-stream", "Connection": "close"}
+        if self._api_key:
+            headers["Authorization"] = f"Bearer {self._api_key}"
+        body = None
+        if payload is not None:
+            headers["Content-Type"] = "application/json"
+            body = json.dumps(payload).encode()
+        sock = None
+        response = None
+        try:
+            sock = self._connect(deadline)
+            connection = http.client.HTTPConnection(self._host, self._port)
+            connection.sock = _BoundedSocket(sock, deadline)
+            connection.request("GET" if body is None else "POST", self._prefix + path, body, headers)
+            response = connection.getresponse()
+            yield response
+        except socket.timeout:
+            raise OutOfTime(f"no complete answer within {deadline.seconds:.1f} s") from None
+        except (ssl.SSLCertVerificationError, ssl.CertificateError) as error:
+            raise EndpointError(f"its TLS certificate is not trusted: {error}") from None
+        except (ssl.SSLEOFError, http.client.RemoteDisconnected, ConnectionError) as error:
+            if response is None:
+                raise NotListening(_words(error)) from None
+            raise EndpointError(f"the answer was cut off: {_words(error)}") from None
+        except http.client.IncompleteRead:
+            raise EndpointError("the answer was cut off: connection closed in the middle") from None
+        except ssl.SSLError as error:
+            raise EndpointError(f"TLS failed: {_words(error)}") from None
+        except http.client.HTTPException as error:
+            raise EndpointError(f"not an HTTP answer: {type(error).__name__} {error}") from None
+        except OSError as error:
+            raise NotListening(_words(error)) from None
+        finally:
+            if sock is not None:
+                sock.close()
+
+    def read(self, response: http.client.HTTPResponse) -> Reply:
+        """The rest of an open response."""
+        body = response.read(MAX_ANSWER_BYTES + 1)
+        if len(body) > MAX_ANSWER_BYTES:
+            raise EndpointError(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
+        if response.length:  # what Content-Length promised and did not come
+            raise http.client.IncompleteRead(body, response.length)
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        return Reply(response.status, headers, body)
+
+    def get(self, path: str, deadline: Deadline) -> Reply:
+        """GET a whole answer, whatever its status. Raises EndpointError."""
+        with self.open(path, deadline) as response:
+            return self.read(response)
+
+    def complete(self, api: str, payload: dict[str, Any], deadline: Deadline) -> Completion:
+        """POST a request to one of the APIs in ``PATHS``. Raises EndpointError, HttpError for another status than 200.
+
+        A server may answer a request for a stream with a whole answer; then there is no time to first token.
+        """
+        done = Completion(api)
+        absorb = done.absorb_response if api == "responses" else done.absorb_choices
+        start = time.monotonic()
+        with self.open(PATHS[api], deadline, payload) as response:
+            streamed = "text/event-stream" in (response.getheader("Content-Type") or "")
+            if response.status != 200:
+                raise HttpError(self.read(response))
+            try:
+                if not streamed:
+                    absorb(self.read(response).json())
+                for data in _events(response) if streamed else ():
+                    if data == b"[DONE]":
+                        break
+                    first = absorb(parse_object(data))
+                    if first and done.ttft is None:
+                        done.ttft = time.monotonic() - start
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                raise EndpointError(f"not an answer of {PATHS[api]}: {type(error).__name__} {error}") from None
+        done.duration = time.monotonic() - start
+        if streamed and not done.finish_reason:
+            raise EndpointError(
+                f"the stream ended before it was finished, after {len(done.text) + len(done.reasoning)} characters"
+            )
+        return done
+
+
+def _words(error: Exception) -> str:
+    """A connection error in words, without Python's tuple of number and text."""
+    return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """The data of each server-sent event. Raises EndpointError for an event that the server calls ``error``."""
+    data: list[bytes] = []
+    comments: list[bytes] = []
+    name = b""
+    size = 0
+    while True:
+        line = response.readline(MAX_ANSWER_BYTES)
+        size += len(line)
+        if size > MAX_ANSWER_BYTES:
+            raise EndpointError(f"the stream is larger than {MAX_ANSWER_BYTES} bytes")
+        if not line:
+            return
+        key, _colon, value = line.rstrip(b"\r\n").partition(b":")
+        value = value[1:] if value.startswith(b" ") else value
+        if key == b"data":
+            data.append(value)
+        elif key == b"event":
+            name = value
+        elif not key and value:
+            comments.append(value)
+        elif not key:
+            if name == b"error":  # Dynamo puts the message into a comment
+                raise EndpointError("error in the stream: " + Reply(200, {}, b"\n".join(data or comments)).explain())
+            if data:
+                yield b"\n".join(data)
+            data, comments, name = [], [], b""
+
+
+@dataclass
+class Completion:
+    """What a request brought. ``ttft`` and ``duration`` are in seconds, from sending the request."""
+
+    api: str
+    text: str = ""
+    reasoning: str = ""
+    finish_reason: str = ""
+    usage: dict[str, int] | None = None
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    ttft: float | None = None
+    duration: float = 0.0
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Completion tokens (reasoning included) over the whole time from request to last byte: what a caller sees."""
+        if not self.usage or not self.duration:
+            return None
+        return self.usage["completion_tokens"] / self.duration
+
+    def facts(self) -> dict[str, Any]:
+        """The part worth returning to a playbook."""
+        speed = self.tokens_per_second
+        return {
+            "api": self.api,
+            "text": self.text,
+            "reasoning": self.reasoning,
+            "finish_reason": self.finish_reason,
+            "usage": self.usage,
+            "ttft": None if self.ttft is None else round(self.ttft, 4),
+            "tokens_per_second": None if speed is None else round(speed, 2),
+            "duration": round(self.duration, 4),
+        }
+
+    def absorb_choices(self, answer: dict[str, Any]) -> bool:
+        """Take in a chat or plain completion, whole or one chunk of its stream; True if it brought text."""
+        _raise_error(answer)
+        brought = ""
+        for choice in (answer.get("choices") or [])[:1]:
+            message = choice.get("message") or choice.get("delta") or {}
+            text = message.get("content") or choice.get("text") or ""
+            # TensorRT-LLM and Dynamo say reasoning_content, newer servers reasoning.
+            thought = message.get("reasoning_content") or message.get("reasoning") or ""
+            self.text += text
+            self.reasoning += thought
+            self.tool_calls += message.get("tool_calls") or []
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            brought = text + thought
+        self._count(answer.get("usage"), "prompt_tokens", "completion_tokens")
+        return bool(brought)
+
+    def absorb_response(self, answer: dict[str, Any]) -> bool:
+        """Take in an answer of the Responses API, whole or one event of its stream; True if it brought text.
+
+        The event that ends the stream carries the whole answer, so only that one is taken in.
+        """
+        _raise_error(answer)
+        kind = answer.get("type", "")
+        if kind.endswith(".delta"):
+            return bool(answer.get("delta"))
+        if kind:
+            if kind not in ("response.completed", "response.incomplete", "response.failed"):
+                return False
+            answer = answer["response"]
+            _raise_error(answer)
+        for item in answer["output"]:
+            parts = [*(item.get("content") or []), *(item.get("summary") or [])]
+            text = "".join(part.get("text") or "" for part in parts)
+            if item["type"] == "reasoning":
+                self.reasoning += text
+            elif item["type"] == "message":
+                self.text += text
+        status = answer["status"]
+        if status == "incomplete":
+            status = (answer.get("incomplete_details") or {}).get("reason") or status
+        self.finish_reason = {"completed": "stop", "max_output_tokens": "length"}.get(status, status)
+        self._count(answer.get("usage"), "input_tokens", "output_tokens")
+        return False
+
+    def _count(self, usage: dict[str, Any] | None, prompt: str, completion: str) -> None:
+        if usage:
+            self.usage = {
+                "prompt_tokens": int(usage[prompt]),
+                "completion_tokens": int(usage[completion]),
+                "total_tokens": int(usage["total_tokens"]),
+            }
+
+
+def _raise_error(answer: dict[str, Any]) -> None:
+    """Some servers report an error inside an answer of status 200."""
+    if answer.get("error") or answer.get("type") == "error" or answer.get("object") == "error":
+        raise EndpointError("error in the answer: " + Reply(200, {}, json.dumps(answer).encode()).explain())

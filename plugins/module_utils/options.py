@@ -1,0 +1,141 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a TensorRT-LLM release accepts: its row of the release table, and engine options checked against it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+# As many names as one still reads in an error; a longer list is left to the release table.
+MAX_LISTED = 16
+
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "list": (list,),
+    "dict": (dict,),
+    "any": (object,),
+}
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`` Did you mean 'x'?`` for the nearest known name; empty where none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def image_tag(image: str) -> str | None:
+    """The tag of an image reference; None without one. A digest that follows is not part of it."""
+    name = image.split("@", 1)[0].rsplit("/", 1)[-1]
+    return name.split(":", 1)[1] if ":" in name else None
+
+
+def select_release(image: str, releases: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    """The name of the release row that an image's tag stands for, and a warning, empty where the row has that very tag.
+
+    A tag that no row has takes the newest row that is not newer than itself.
+    Raises ValueError where the tag tells no release, or one older than every row.
+    """
+    tag = image_tag(image) or ""
+    for name, row in releases.items():
+        if tag in row["tags"]:
+            return name, ""
+
+    tags = [known for row in releases.values() for known in row["tags"]]
+    known = f"Known tags: {', '.join(tags)}.{did_you_mean(tag, tags)}"
+    version = _minor(tag)
+    if version is None:
+        raise ValueError(f"the tag of {image!r} must tell the TensorRT-LLM release. {known}")
+    older = [name for name in releases if (_minor(name) or ()) <= version]
+    if not older:
+        raise ValueError(f"TensorRT-LLM {tag} is older than every known release. {known}")
+    name = max(older, key=lambda release: _minor(release) or ())
+    return (
+        name,
+        f"tag {tag!r} is in no row of the release table; its options are checked as those of TensorRT-LLM {name}",
+    )
+
+
+def _minor(version: str) -> tuple[int, ...] | None:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def dotted(path: Iterable[Any]) -> str:
+    """A path as people write it: ``moe_config.backend``."""
+    return ".".join(map(str, path))
+
+
+def option_paths(specs: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Every option of a release as a dotted path, groups included."""
+    paths = []
+    for name, spec in specs.items():
+        paths.append(prefix + name)
+        paths += option_paths(spec.get("options") or {}, f"{prefix}{name}.")
+    return paths
+
+
+def check_options(options: Mapping[str, Any], specs: Mapping[str, Any]) -> list[tuple[tuple[str, ...], str]]:
+    """What is wrong with engine options, as (path, sentence), in their order; empty when all is well."""
+    return list(_check_group(options, specs, (), option_paths(specs)))
+
+
+def _check_group(
+    options: Mapping[str, Any], specs: Mapping[str, Any], group: tuple[str, ...], paths: list[str]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    for name, value in options.items():
+        path = (*group, name)
+        if name not in specs:
+            yield path, _unknown_option(path, specs, paths)
+        elif sentence := _check_value(value, specs[name]):
+            yield path, sentence
+        elif isinstance(value, Mapping) and "options" in specs[name]:
+            yield from _check_group(value, specs[name]["options"], path, paths)
+
+
+def _unknown_option(path: tuple[str, ...], specs: Mapping[str, Any], paths: list[str]) -> str:
+    name, group = dotted(path), dotted(path[:-1])
+    if name in paths:
+        return "is not an option by that name; write it nested, not with dots."
+    siblings = f" {group} has: {', '.join(specs)}." if group and len(specs) <= MAX_LISTED else ""
+    return f"is not an option.{did_you_mean(name, paths)}{siblings}"
+
+
+def _check_value(value: Any, spec: Mapping[str, Any]) -> str:
+    """What is wrong with one value, the options in a dict aside; empty when nothing is."""
+    if value is None and spec.get("nullable"):
+        return ""
+    if not _is_a(value, spec["type"]):
+        return f"takes {_allowed(spec)}, not {value!r} ({_type_name(value)})."
+    if "choices" in spec and value not in spec["choices"]:
+        return f"takes {_allowed(spec)}, not {value!r}.{did_you_mean(value, spec['choices'])}"
+    if ("min" in spec and value < spec["min"]) or ("max" in spec and value > spec["max"]):
+        return f"takes {_allowed(spec)}, not {value!r}."
+    for element in value if "elements" in spec else []:
+        if not _is_a(element, spec["elements"]):
+            return f"takes {_allowed(spec)}; {element!r} ({_type_name(element)}) is none."
+    return ""
+
+
+def _is_a(value: Any, kind: str) -> bool:
+    # To Python a bool is an int; to the engine it is not.
+    return isinstance(value, _PYTHON_TYPES[kind]) and (kind in ("bool", "any") or not isinstance(value, bool))
+
+
+def _type_name(value: Any) -> str:
+    return "null" if value is None else next(kind for kind in _PYTHON_TYPES if _is_a(value, kind))
+
+
+def _allowed(spec: Mapping[str, Any]) -> str:
+    """What an option takes, in words: ``int from 1 to 8``, ``one of A, B``, ``list of int, or null``."""
+    words = f"one of {', '.join(spec['choices'])}" if "choices" in spec else str(spec["type"])
+    for key, word in (("elements", "of"), ("min", "from"), ("max", "to")):
+        if key in spec:
+            words += f" {word} {spec[key]}"
+    return f"{words}, or null" if spec.get("nullable") else words

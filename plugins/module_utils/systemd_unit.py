@@ -1,0 +1,177 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What systemd says about one unit: its state, and the last lines that it wrote to the journal."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Callable
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner, run
+
+# Seconds. systemctl and journalctl answer in milliseconds; a system bus that hangs must not hang the caller.
+COMMAND_TIMEOUT = 5.0
+
+_PROPERTIES = (
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "Result",
+    "ExecMainStatus",
+    "NRestarts",
+    "InvocationID",
+    "Job",
+    "ConditionResult",
+    "ConditionTimestampMonotonic",
+)
+
+
+class UnitError(Exception):
+    """systemd cannot be asked; the message says what it answered."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The state of a unit at one moment, in systemd's own words."""
+
+    name: str
+    load_state: str
+    active_state: str
+    sub_state: str
+    result: str
+    exec_main_status: int
+    restarts: int
+    invocation_id: str
+    job_pending: bool
+    skipped: bool  # its conditions said that there is nothing to do
+
+    @property
+    def exists(self) -> bool:
+        return self.load_state == "loaded"
+
+    @property
+    def failed(self) -> bool:
+        return self.active_state == "failed"
+
+    @property
+    def restarting(self) -> bool:
+        """It died, and systemd is about to start it again (``auto-restart``, ``auto-restart-queued``)."""
+        return self.sub_state.startswith("auto-restart")
+
+    @property
+    def finished(self) -> bool:
+        """A oneshot unit that has done its work, or had none."""
+        if self.job_pending:
+            return False
+        if self.active_state == "active":
+            return self.sub_state == "exited"
+        return self.active_state == "inactive" and self.result == "success"
+
+    def facts(self) -> dict[str, Any]:
+        """The part worth returning to a playbook."""
+        return {key: value for key, value in asdict(self).items() if key not in ("job_pending", "skipped")}
+
+    def __str__(self) -> str:
+        if not self.exists:
+            return f"{self.name} is {self.load_state}"
+        text = f"{self.name} is {self.active_state} ({self.sub_state})"
+        if self.result != "success":
+            text += f", result {self.result}, exit status {self.exec_main_status}"
+        if self.restarts:
+            text += f", {self.restarts} automatic restarts"
+        return text
+
+
+class Systemd:
+    """Reads units with ``systemctl`` and ``journalctl``; tests inject the command runner."""
+
+    def __init__(self, runner: Runner = run) -> None:
+        self._runner = runner
+
+    def _run(self, *argv: str) -> CommandResult:
+        """Raises UnitError with what went wrong."""
+        try:
+            done = self._runner(argv, COMMAND_TIMEOUT)
+        except OSError as error:
+            raise UnitError(f"{argv[0]}: {error.strerror}") from None
+        if done.rc is None:
+            raise UnitError(f"{argv[0]}: no answer within {COMMAND_TIMEOUT:g} s")
+        if done.rc != 0:
+            raise UnitError(f"{argv[0]}: {done.text or done.rc}")
+        return done
+
+    def unit(self, name: str) -> Unit:
+        """The unit's state now. Raises UnitError when systemd does not answer; a missing unit is an answer."""
+        shown = self._run("systemctl", "show", f"--property={','.join(_PROPERTIES)}", "--", name)
+        value = dict(line.split("=", 1) for line in shown.stdout.splitlines() if "=" in line)
+        return Unit(
+            name=name,
+            load_state=value.get("LoadState", ""),
+            active_state=value.get("ActiveState", ""),
+            sub_state=value.get("SubState", ""),
+            result=value.get("Result", "success"),
+            exec_main_status=int(value.get("ExecMainStatus") or 0),
+            restarts=int(value.get("NRestarts") or 0),
+            invocation_id=value.get("InvocationID", ""),
+            job_pending=value.get("Job", "0") not in ("", "0"),
+            skipped=value.get("ConditionResult") == "no" and value.get("ConditionTimestampMonotonic", "0") != "0",
+        )
+
+    def journal(self, name: str, lines: int, invocation_id: str = "") -> list[str]:
+        """The last lines of one run of the unit, or of the unit in this boot when that run left none.
+
+        Never raises: a journal that cannot be read must not hide the failure that it was to explain.
+        """
+        tail = ["-n", str(lines), "-o", "cat", "--no-pager", "--quiet"]
+        # What the processes wrote carries the first field, what systemd wrote about them the second.
+        run_only = [f"_SYSTEMD_INVOCATION_ID={invocation_id}", "+", f"INVOCATION_ID={invocation_id}"]
+        for match in [run_only] * bool(invocation_id) + [["--boot", f"--unit={name}"]]:
+            try:
+                found = self._run("journalctl", *tail, *match).stdout.splitlines()[-lines:]
+            except UnitError as error:
+                return [str(error)]
+            if found:
+                return found
+        return []
+
+
+@dataclass(frozen=True)
+class Waited:
+    """How the wait for a unit ended: ``problem`` is empty when the unit finished its work."""
+
+    unit: Unit
+    problem: str
+    seconds: float
+
+
+def wait_finished(
+    systemd: Systemd,
+    name: str,
+    timeout: float,
+    interval: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Waited:
+    """Wait until a oneshot unit has finished, failed, or ``timeout`` seconds have passed. Raises UnitError."""
+    start = clock()
+    seen_at_work = False
+    while True:
+        unit = systemd.unit(name)
+        seconds = clock() - start
+        if not unit.exists:
+            return Waited(unit, f"{unit}: there is no such unit to wait for", seconds)
+        if unit.failed:
+            return Waited(unit, f"{unit}", seconds)
+        if unit.finished:
+            # systemd forgets a finished unit that nothing refers to, and then shows it like one that never ran.
+            # The journal of this boot tells the two apart.
+            known = unit.active_state == "active" or seen_at_work or unit.invocation_id or unit.skipped
+            if known or systemd.journal(name, 1):
+                return Waited(unit, "", seconds)
+            return Waited(unit, f"{unit}: it was not started since the host booted", seconds)
+        seen_at_work = True
+        if seconds >= timeout:
+            return Waited(unit, f"{unit}, not finished after {timeout:g} s", seconds)
+        sleep(min(interval, timeout - seconds))

@@ -1,0 +1,301 @@
+#!/usr/bin/python
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: endpoint_check
+short_description: Prove that an OpenAI-compatible endpoint serves a model
+version_added: 0.1.0
+description:
+  - Goes through ordered stages and stops at the first that fails. C(unit) (active), C(health) (C(/health) answers 200),
+    C(model) (O(model) in C(/v1/models)), C(completion) (a real answer), then all that can be said of that answer.
+    These are C(usage), C(harmony), C(expected_text), C(reasoning), C(time_to_first_token) and C(tokens_per_second).
+    Last come C(tool_call) and C(unit_stable).
+  - While an engine loads, its port refuses, resets or answers 502, 503 or 504, depending on its release and on what is
+    in front of it. All of that is "starting" and waited for. A unit that fails, restarts or stops ends the wait.
+  - A completion counts when it has content or reasoning, because a reasoning model may spend all of O(max_tokens) on
+    reasoning. With O(expected_text) or O(reasoning) it must have content.
+  - The proxy environment is never used.
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+attributes:
+  check_mode:
+    support: full
+    description: The same in check mode; the module only asks questions.
+  diff_mode:
+    support: none
+    description: There is nothing to show; the module changes nothing.
+  idempotent:
+    support: full
+    description: Reads only.
+options:
+  base_url:
+    description: Where the endpoint is, without C(/v1).
+    type: str
+    default: http://127.0.0.1:8000
+  model:
+    description: The model id that the endpoint has to list, and that is asked.
+    type: str
+    required: true
+  unit:
+    description:
+      - The systemd unit on this host that is the endpoint. It must become active and stay the same invocation during
+        the check; its last journal lines are shown on failure.
+      - Without it only HTTP is looked at, so the endpoint may be on another host.
+    type: str
+    default: ''
+  timeout:
+    description:
+      - Seconds for everything together, loading included. Every wait on the network ends there, whatever the server
+        does.
+      - Reading the unit and its journal after that adds a fraction of a second, and never more than 15 seconds.
+    type: float
+    default: 600
+  interval:
+    description: Seconds between two tries while the endpoint starts.
+    type: float
+    default: 2
+  api:
+    description: Which API the sample completion uses.
+    type: str
+    choices: [chat, responses, completions]
+    default: chat
+  prompt:
+    description: The prompt of the sample completion, sent with temperature 0.
+    type: str
+    default: Where is New York? Answer in one sentence.
+  max_tokens:
+    description: Limit of each completion, reasoning included.
+    type: int
+    default: 512
+  stream:
+    description: Stream the sample completion, which measures the time to the first token.
+    type: bool
+    default: true
+  expected_text:
+    description: A regular expression that has to be found in the content.
+    type: str
+    default: ''
+  reasoning:
+    description: Require reasoning and content, separated from each other. Not with O(api=completions).
+    type: bool
+    default: false
+  tool_call:
+    description:
+      - Require a tool call round trip. Offered one tool, the model has to call it with JSON arguments, and to answer in
+        text once it has the tool's result. Always through chat completions.
+    type: bool
+    default: false
+  max_ttft:
+    description:
+      - Require the first token within this many seconds of the request. Needs O(stream=true).
+      - With this or O(min_tokens_per_second) the sample runs twice and the second run counts, as a server's first
+        request is slow.
+    type: float
+  min_tokens_per_second:
+    description: Require this many completion tokens per second, counted from the request to the last byte.
+    type: float
+  api_key:
+    description: Sent as bearer token, where the endpoint asks for one.
+    type: str
+    default: ''
+  ca_file:
+    description: Certificate authorities to trust for an C(https) O(base_url) instead of those of the host.
+    type: path
+    default: ''
+  journal_lines:
+    description: How many of the last journal lines of O(unit) to return on failure. The message shows at most 15.
+    type: int
+    default: 15
+"""
+
+EXAMPLES = r"""
+- name: Wait until the instance serves, and prove it
+  trtllm.fleet.endpoint_check:
+    base_url: http://127.0.0.1:8000
+    unit: trtllm-serve-0
+    model: openai/gpt-oss-120b
+    timeout: 1800
+
+- name: Verify an endpoint through the gateway, with all that gpt-oss can do and a floor on speed
+  trtllm.fleet.endpoint_check:
+    base_url: https://llm.example.com
+    ca_file: /etc/ssl/certs/example-ca.pem
+    api_key: "{{ gateway_api_key }}"
+    model: openai/gpt-oss-120b
+    timeout: 120
+    expected_text: (?i)united states
+    reasoning: true
+    tool_call: true
+    max_ttft: 0.5
+    min_tokens_per_second: 100
+  delegate_to: localhost
+"""
+
+RETURN = r"""
+ok:
+  description: Whether every check passed.
+  returned: always
+  type: bool
+  sample: true
+stage:
+  description: Id of the first check that did not pass, or C(done).
+  returned: always
+  type: str
+  sample: done
+checks:
+  description: The checks made, in order. C(unknown) is not a pass.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    id:
+      description: Which check.
+      type: str
+    status:
+      description: How it ended.
+      type: str
+      choices: [pass, fail, unknown]
+    observed:
+      description: What was found.
+      type: str
+    expected:
+      description: What would have passed.
+      type: str
+    hint:
+      description: What to change.
+      type: str
+    duration:
+      description: Seconds it took, waiting included.
+      type: float
+  sample:
+    - id: health
+      status: pass
+      observed: HTTP 200
+      expected: HTTP 200 from /health
+      hint: ''
+      duration: 212.4
+model:
+  description: The model id, once the endpoint has listed it.
+  returned: always
+  type: str
+  sample: openai/gpt-oss-120b
+server_version:
+  description: What C(/version) says, where there is such a path.
+  returned: always
+  type: str
+  sample: 1.2.1
+completion:
+  description: The sample completion. V(null) when none came.
+  returned: always
+  type: dict
+  contains:
+    api:
+      description: The API that was used.
+      type: str
+    text:
+      description: Its content.
+      type: str
+    reasoning:
+      description: Its reasoning, where the server separates it from the content.
+      type: str
+    finish_reason:
+      description: V(stop) or V(length), whatever the API calls it.
+      type: str
+    usage:
+      description: Its C(prompt_tokens), C(completion_tokens) and C(total_tokens).
+      type: dict
+    ttft:
+      description: Seconds from the request to the first token, reasoning included. V(null) without a stream.
+      type: float
+    tokens_per_second:
+      description: Completion tokens per second from the request to the last byte.
+      type: float
+    duration:
+      description: Seconds from the request to the last byte.
+      type: float
+  sample:
+    api: chat
+    text: New York is in the northeast of the United States.
+    reasoning: The user asks for a location.
+    finish_reason: stop
+    usage: {prompt_tokens: 76, completion_tokens: 31, total_tokens: 107}
+    ttft: 0.041
+    tokens_per_second: 212.6
+    duration: 0.1458
+unit:
+  description: State of O(unit) at the end, in systemd's words. V(null) without O(unit).
+  returned: always
+  type: dict
+  sample:
+    name: trtllm-serve-0
+    load_state: loaded
+    active_state: active
+    sub_state: running
+    result: success
+    exec_main_status: 0
+    restarts: 0
+    invocation_id: 6f0f9e6c0d0f4c0e9d0a6d2c6f6d8f11
+journal:
+  description: The last lines that O(unit) wrote in the run that was checked. Empty when all checks passed.
+  returned: always
+  type: list
+  elements: str
+  sample: []
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint import Expectation, Verification
+from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import Client
+from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd
+
+JOURNAL_IN_MESSAGE = 15
+
+EXPECTATION_SPEC = dict(
+    model=dict(type="str", required=True),
+    unit=dict(type="str", default=""),
+    api=dict(type="str", default="chat", choices=["chat", "responses", "completions"]),
+    prompt=dict(type="str", default="Where is New York? Answer in one sentence."),
+    max_tokens=dict(type="int", default=512, no_log=False),
+    stream=dict(type="bool", default=True),
+    expected_text=dict(type="str", default=""),
+    reasoning=dict(type="bool", default=False),
+    tool_call=dict(type="bool", default=False),
+    max_ttft=dict(type="float"),
+    min_tokens_per_second=dict(type="float", no_log=False),
+)
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=dict(
+            base_url=dict(type="str", default="http://127.0.0.1:8000"),
+            timeout=dict(type="float", default=600),
+            interval=dict(type="float", default=2),
+            api_key=dict(type="str", default="", no_log=True),
+            ca_file=dict(type="path", default=""),
+            journal_lines=dict(type="int", default=15),
+            **EXPECTATION_SPEC,
+        ),
+        supports_check_mode=True,
+    )
+    given = module.params
+    try:
+        client = Client(given["base_url"], given["api_key"], given["ca_file"])
+        wanted = Expectation(**{option: given[option] for option in EXPECTATION_SPEC})
+        verification = Verification(client, Systemd(), wanted, given["timeout"], given["interval"])
+    except ValueError as error:
+        module.fail_json(msg=str(error))
+
+    result = verification.run(given["journal_lines"])
+    if result["ok"]:
+        module.exit_json(changed=False, **result)
+    module.fail_json(msg="\n".join([verification.message(), *result["journal"][-JOURNAL_IN_MESSAGE:]]), **result)
+
+
+if __name__ == "__main__":
+    main()

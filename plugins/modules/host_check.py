@@ -1,0 +1,282 @@
+#!/usr/bin/python
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_check
+short_description: Find every reason why a host cannot serve
+version_added: 0.1.0
+description:
+  - Looks at a host before anything is changed on it, and lists all that stands in the way of serving.
+  - It does not fail because of what it finds; RV(ok) tells. So a play can gather what is wrong on all hosts first.
+  - Every problem names the variable to change where there is one.
+attributes:
+  check_mode:
+    support: full
+    description: Reads only.
+  diff_mode:
+    support: none
+    description: There is nothing to show; the module changes nothing.
+  idempotent:
+    support: full
+    description: Reads only.
+options:
+  architectures:
+    description: Machine names that are supported. Empty accepts any.
+    type: list
+    elements: str
+    default: []
+  distributions:
+    description: Supported versions (C(VERSION_ID) of C(/etc/os-release)) by distribution (its C(ID)).
+    type: dict
+  gpu_count:
+    description: Least number of GPUs.
+    type: int
+    default: 1
+  gpu_memory_mib:
+    description: Least memory of each GPU in MiB. Checked only where a driver answers; without one it cannot be known.
+    type: int
+  driver_floor:
+    description: Lowest driver that the serving image runs with, for example V(580).
+    type: str
+  driver_version:
+    description:
+      - The driver that is going to be installed where none works.
+      - Leave it out where nothing will install a driver.
+    type: str
+  driver_replace:
+    description:
+      - Whether a working driver of another version is going to be replaced by O(driver_version).
+      - One that the role P(trtllm.fleet.nvidia_driver#role) installed always is.
+    type: bool
+    default: false
+  reboot_allowed:
+    description: Whether the host may be rebooted when the driver needs it.
+    type: bool
+    default: false
+  disks:
+    description: What has to find room. Needs on the same file system are added up.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path:
+        description: Directory where it will lie; need not exist yet.
+        type: path
+        required: true
+      bytes:
+        description: Bytes that are still to come there.
+        type: int
+        required: true
+      variable:
+        description: Variable that moves it elsewhere.
+        type: str
+        required: true
+  ports:
+    description: TCP ports that have to be free.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      port:
+        description: The port.
+        type: int
+        required: true
+      address:
+        description: IP address to listen on.
+        type: str
+        default: 0.0.0.0
+      unit:
+        description:
+          - Systemd unit that is to have the port, ending in C(.service).
+          - It, or the container of the same name without C(.service), may hold the port already.
+        type: str
+      variable:
+        description: Variable that sets the port.
+        type: str
+        required: true
+  timeout:
+    description: Seconds to wait for C(nvidia-smi).
+    type: int
+    default: 60
+seealso:
+  - module: trtllm.fleet.gpu_info
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+"""
+
+EXAMPLES = r"""
+- name: Look at the host
+  trtllm.fleet.host_check:
+    architectures: [x86_64, aarch64]
+    distributions:
+      debian: ["12", "13"]
+      ubuntu: ["22.04", "24.04"]
+    gpu_count: 8
+    gpu_memory_mib: 100000
+    driver_floor: "580"
+    driver_version: 580.159.04
+    disks:
+      - path: /srv/trtllm-fleet/models
+        bytes: 66000000000
+        variable: model_weights_dir
+    ports:
+      - port: 8000
+        address: 127.0.0.1
+        unit: trtllm-serve-0.service
+        variable: serving_recipe_port
+  register: host
+
+- name: Stop if it cannot serve
+  ansible.builtin.assert:
+    that: host.ok
+    fail_msg: "{{ host.problems | join('\n') }}"
+"""
+
+RETURN = r"""
+ok:
+  description: Whether every check passed.
+  returned: success
+  type: bool
+  sample: false
+stage:
+  description: Id of the first check that did not pass, else V(done).
+  returned: success
+  type: str
+  sample: "port:8000"
+checks:
+  description: All checks, in order.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    id:
+      description: What was checked.
+      type: str
+      sample: "port:8000"
+    status:
+      description: V(pass), V(fail) or V(unknown).
+      type: str
+      sample: fail
+    observed:
+      description: What was found.
+      type: str
+      sample: nginx (pid 812, nginx.service) listens on 0.0.0.0 port 8000
+    expected:
+      description: What would have passed.
+      type: str
+      sample: 127.0.0.1 port 8000 free or held by trtllm-serve-0.service
+    hint:
+      description: What to change; empty for a check that passed.
+      type: str
+      sample: Set serving_recipe_port to another port, or stop that process
+    duration:
+      description: Seconds that it took.
+      type: float
+      sample: 0.012
+problems:
+  description: The checks that did not pass, each as one line for people.
+  returned: success
+  type: list
+  elements: str
+  sample:
+    - "gpu_count: found 4; expected at least 8. Set serving_recipe_gpu_count to at most 4"
+facts:
+  description: What the host is.
+  returned: success
+  type: dict
+  sample:
+    architecture: x86_64
+    distribution: debian
+    version: "12"
+    codename: bookworm
+    kernel: 6.1.0-37-amd64
+    boot_id: 6ba7b810-9dad-11d1-80b4-00c04fd430c8
+    hostname: gpu1
+ansible_facts:
+  description: The same by the names that M(ansible.builtin.setup) has for it, so that a play needs no other facts.
+  returned: success
+  type: dict
+  contains:
+    architecture:
+      description: Machine name.
+      type: str
+      sample: x86_64
+    kernel:
+      description: Release of the running kernel.
+      type: str
+      sample: 6.1.0-37-amd64
+    distribution:
+      description: Name of the distribution.
+      type: str
+      sample: Debian
+    distribution_version:
+      description: Its version, with Debian's point release.
+      type: str
+      sample: "12.11"
+    distribution_major_version:
+      description: The first part of it.
+      type: str
+      sample: "12"
+    distribution_release:
+      description: Its code name.
+      type: str
+      sample: bookworm
+gpu:
+  description: GPUs and driver, as M(trtllm.fleet.gpu_info) returns them.
+  returned: success
+  type: dict
+  sample:
+    count: 8
+    product_name: NVIDIA H200
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
+from ansible_collections.trtllm.fleet.plugins.module_utils.host import Wanted, examine
+
+DISK = {
+    "path": {"type": "path", "required": True},
+    "bytes": {"type": "int", "required": True},
+    "variable": {"type": "str", "required": True},
+}
+PORT = {
+    "port": {"type": "int", "required": True},
+    "address": {"type": "str", "default": "0.0.0.0"},
+    "unit": {"type": "str"},
+    "variable": {"type": "str", "required": True},
+}
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "architectures": {"type": "list", "elements": "str", "default": []},
+            "distributions": {"type": "dict"},
+            "gpu_count": {"type": "int", "default": 1},
+            "gpu_memory_mib": {"type": "int"},
+            "driver_floor": {"type": "str"},
+            "driver_version": {"type": "str"},
+            "driver_replace": {"type": "bool", "default": False},
+            "reboot_allowed": {"type": "bool", "default": False},
+            "disks": {"type": "list", "elements": "dict", "options": DISK, "default": []},
+            "ports": {"type": "list", "elements": "dict", "options": PORT, "default": []},
+            "timeout": {"type": "int", "default": 60},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        result = examine(Wanted(**module.params), run, module.get_bin_path, os.uname())
+    except ValueError as error:
+        module.fail_json(msg=f"ports: {error}")
+    module.exit_json(changed=False, **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""One lab host of our own, brought to a verified endpoint once; the tests then break what can break."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+HOST = "faults-1"
+UNIT = "trtllm-serve-0.service"
+CHAT = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "Are you there?"}], "max_tokens": 8}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one ansible-playbook run left: exit status and everything it printed."""
+
+    status: int
+    output: str
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The host under test, as an operator and as a client see it."""
+
+    host: str
+
+    def playbook(self, name: str, *arguments: str, **variables: Any) -> Run:
+        command = ["ansible-playbook", name, "-i", "inventory/local", "--limit", self.host, *arguments]
+        if variables:
+            command += ["--extra-vars", json.dumps(variables)]
+        done = subprocess.run(command, cwd=REPO, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        return Run(done.returncode, done.stdout)
+
+    def shell(self, script: str, check: bool = True) -> str:
+        """Output of a shell script on the host."""
+        command = ["docker", "exec", self.host, "sh", "-c", script]
+        return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=check).stdout
+
+    def release(self) -> str:
+        """The release directory that the unit points at."""
+        return self.shell(f"readlink /etc/systemd/system/{UNIT}").strip()
+
+    def chat(self) -> int:
+        """HTTP status of a chat completion; 0 when nothing listens."""
+        body = json.dumps(CHAT)
+        status = self.shell(
+            "curl --silent --max-time 20 --output /dev/null --write-out '%{http_code}' "
+            f"--header 'Content-Type: application/json' --data '{body}' http://127.0.0.1:8000/v1/chat/completions",
+            check=False,
+        )
+        return int(status)
+
+
+def lab(playbook: str, *arguments: str) -> None:
+    environment = {**os.environ, "LAB_PREFIX": "faults-", "LAB_HOSTS": "1"}
+    subprocess.run(["ansible-playbook", f"lab/{playbook}.yml", *arguments], cwd=REPO, env=environment, check=True)
+
+
+@pytest.fixture(scope="session")
+def untouched() -> Iterator[Fleet]:
+    """A bare host: no driver, no Docker."""
+    lab("up", "--extra-vars", f"lab_recreate={HOST}")
+    yield Fleet(HOST)
+    lab("down")
+
+
+@pytest.fixture(scope="session")
+def fleet(untouched: Fleet) -> Fleet:
+    """The same host, serving."""
+    run = untouched.playbook("site.yml")
+    assert run.status == 0, run.output
+    assert untouched.chat() == 200
+    return untouched
+
+
+@pytest.fixture
+def hub_fault() -> Iterator[Any]:
+    """Switches a fault of the lab's hub on; switches all of them off afterwards."""
+
+    def call(*arguments: str) -> None:
+        command = ["docker", "exec", "trtllm-lab-origin", "curl", "--silent", "--fail", *arguments]
+        subprocess.run([*command, "http://127.0.0.1:8090/_lab/faults"], check=True, stdout=subprocess.DEVNULL)
+
+    yield lambda **fault: call("--request", "POST", "--data", json.dumps(fault))
+    call("--request", "DELETE")

@@ -1,0 +1,46 @@
+"""Whatever is killed, the endpoint answers again by itself; and a second run finds nothing to do."""
+
+import re
+import subprocess
+import time
+
+import pytest
+from conftest import UNIT, Fleet
+
+CONTAINER = UNIT.removesuffix(".service")
+PATIENCE = 120  # seconds
+
+
+def answers_again(fleet: Fleet) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if fleet.chat() == 200:
+            return True
+        time.sleep(1)
+    return False
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"docker kill {CONTAINER}",
+        "systemctl kill --kill-whom=main --signal=KILL docker.service",
+        "systemctl stop docker.service docker.socket && systemctl start docker.service",
+    ],
+)
+def test_what_is_killed_comes_back(fleet: Fleet, script: str) -> None:
+    before = fleet.shell(f"docker inspect --format '{{{{.Id}}}}' {CONTAINER}")
+    fleet.shell(script)
+    assert answers_again(fleet)
+    assert fleet.shell(f"docker inspect --format '{{{{.Id}}}}' {CONTAINER}") != before
+
+
+def test_host_restarted(fleet: Fleet) -> None:
+    subprocess.run(["docker", "restart", fleet.host], check=True, stdout=subprocess.DEVNULL)
+    assert answers_again(fleet)
+
+
+def test_second_run_changes_nothing(fleet: Fleet) -> None:
+    run = fleet.playbook("site.yml")
+    assert run.status == 0, run.output
+    assert re.findall(r"changed=(\d+)", run.output) == ["0"], run.output

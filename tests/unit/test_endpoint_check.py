@@ -1,0 +1,753 @@
+"""endpoint_check against a scripted HTTP server and a scripted systemd: every stage, and every way a server lies."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.checks import Check, summarise
+from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import Client, Deadline, OutOfTime
+from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd
+from ansible_collections.trtllm.fleet.plugins.modules import endpoint_check
+from tests.unit.fake_openai import (
+    MODEL,
+    USAGE,
+    Answer,
+    FakeOpenAI,
+    chat,
+    chat_chunks,
+    drip,
+    hang,
+    raw,
+    reply,
+    reset,
+    response,
+    serving,
+    stream,
+)
+from tests.unit.fake_systemd import FakeSystemd
+
+Run = Callable[..., "dict[str, Any]"]
+CANARY = "sk-canary-4711"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the module on a URL or a running fake and gives what it printed; times are short."""
+
+    def run(url: FakeOpenAI | str, systemd: FakeSystemd | None = None, **options: Any) -> dict[str, Any]:
+        if systemd:
+            monkeypatch.setattr(endpoint_check, "Systemd", lambda: Systemd(systemd))
+            options.setdefault("unit", "trtllm-serve-0")
+        base_url = url.url if isinstance(url, FakeOpenAI) else url
+        args = {"base_url": base_url, "model": MODEL, "timeout": 3, "interval": 0.05, **options}
+        with patch_module_args(args), pytest.raises(SystemExit):
+            endpoint_check.main()
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def check(result: dict[str, Any], id: str) -> dict[str, Any]:
+    return next(check for check in result["checks"] if check["id"] == id)
+
+
+def ids(result: dict[str, Any]) -> list[str]:
+    return [check["id"] for check in result["checks"]]
+
+
+# --- it serves ------------------------------------------------------------------------------------------------------
+
+
+def test_everything_asked_for(run: Run) -> None:
+    call = {"id": "call-1", "type": "function", "function": {"name": "get_system_health", "arguments": "{}"}}
+    answers = [
+        *[stream(chat_chunks(["New York is in the ", "United States."], ["A location."]))] * 2,
+        reply(200, chat(None, tool_calls=[call], finish_reason="tool_calls")),
+        reply(200, chat("All systems are green.")),
+    ]
+    systemd = FakeSystemd("running")
+    with FakeOpenAI(serving(chat=answers)) as fake:
+        result = run(
+            fake,
+            systemd,
+            expected_text="(?i)united states",
+            reasoning=True,
+            tool_call=True,
+            max_ttft=2,
+            min_tokens_per_second=1,
+        )
+    assert result["ok"] is True
+    assert result["stage"] == "done"
+    assert result["changed"] is False
+    assert ids(result) == [
+        "unit",
+        "health",
+        "model",
+        "completion",
+        "usage",
+        "harmony",
+        "expected_text",
+        "reasoning",
+        "time_to_first_token",
+        "tokens_per_second",
+        "tool_call",
+        "unit_stable",
+    ]
+    assert {check["status"] for check in result["checks"]} == {"pass"}
+    assert {check["hint"] for check in result["checks"]} == {""}
+    assert result["model"] == MODEL
+    assert result["server_version"] == "1.2.1"
+    assert result["unit"]["sub_state"] == "running"
+    assert result["journal"] == []
+    completion = result["completion"]
+    assert completion["text"] == "New York is in the United States."
+    assert completion["reasoning"] == "A location."
+    assert completion["finish_reason"] == "stop"
+    assert completion["usage"] == USAGE
+    assert 0 < completion["ttft"] <= completion["duration"]
+    assert completion["tokens_per_second"] == pytest.approx(30 / completion["duration"], rel=0.05)
+
+
+def test_what_is_sent(run: Run) -> None:
+    with FakeOpenAI(serving()) as fake:
+        assert run(fake, prompt="Hi", max_tokens=7)["ok"] is True
+    assert fake.paths() == ["/health", "/v1/models", "/version", "/v1/chat/completions"]
+    assert fake.bodies("/v1/chat/completions") == [
+        {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "Hi"}],
+            "max_tokens": 7,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    ]
+    assert all("Authorization" not in request.headers for request in fake.requests)
+
+
+def test_check_mode_asks_the_same(run: Run) -> None:
+    with FakeOpenAI(serving()) as fake:
+        result = run(fake, _ansible_check_mode=True)
+    assert result["ok"] is True
+    assert fake.bodies("/v1/chat/completions")
+
+
+def test_proxy_environment_is_not_used(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with FakeOpenAI(serving()) as fake:
+        assert run(fake)["ok"] is True
+
+
+def test_path_before_v1(run: Run) -> None:
+    script = {f"/llm{path}": answers for path, answers in serving().items()}
+    with FakeOpenAI(script) as fake:
+        assert run(f"{fake.url}/llm/")["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "answers"),
+    [
+        pytest.param({"api": "chat", "stream": False}, {"chat": [reply(200, chat("New York"))]}, id="chat"),
+        pytest.param(
+            {"api": "completions", "stream": False},
+            {
+                "completions": [
+                    reply(200, {"choices": [{"text": "New York", "finish_reason": "length"}], "usage": USAGE})
+                ]
+            },
+            id="completions",
+        ),
+        pytest.param(
+            {"api": "completions"},
+            {
+                "completions": [
+                    stream(
+                        [
+                            {"choices": [{"text": "New ", "finish_reason": None}]},
+                            {"choices": [{"text": "York", "finish_reason": "stop"}], "usage": USAGE},
+                        ]
+                    )
+                ]
+            },
+            id="completions streamed",
+        ),
+        pytest.param(
+            {"api": "responses", "stream": False, "reasoning": True},
+            {"responses": [reply(200, response("New York", "Hm."))]},
+            id="responses",
+        ),
+        pytest.param(
+            {"api": "responses", "reasoning": True},
+            {
+                "responses": [
+                    stream(
+                        [
+                            {"type": "response.created", "response": {"status": "in_progress"}},
+                            {"type": "response.reasoning_text.delta", "delta": "Hm."},
+                            {"type": "response.output_text.delta", "delta": "New York"},
+                            b": keep-alive\r\n\r\n",
+                            b"event: response.completed\r\ndata: "
+                            + json.dumps(
+                                {"type": "response.completed", "response": response("New York", "Hm.")}
+                            ).encode()
+                            + b"\r\n\r\n",
+                        ],
+                        end=b"",
+                    )
+                ]
+            },
+            id="responses streamed",
+        ),
+        pytest.param(
+            {"api": "responses", "stream": False},
+            {
+                "responses": [
+                    reply(
+                        200,
+                        response("New York", status="incomplete", incomplete_details={"reason": "max_output_tokens"}),
+                    )
+                ]
+            },
+            id="responses out of tokens",
+        ),
+        pytest.param({}, {"chat": [reply(200, chat("New York"))]}, id="stream asked, whole answer sent"),
+        pytest.param(
+            {"stream": False},
+            {"chat": [reply(200, chat(None, reasoning="Hm.", finish_reason="length"))]},
+            id="reasoning",
+        ),
+    ],
+)
+def test_apis(run: Run, options: dict[str, Any], answers: dict[str, list[Answer]]) -> None:
+    with FakeOpenAI(serving(**answers)) as fake:
+        result = run(fake, **options)
+    assert result["ok"] is True, result["msg"]
+    completion = result["completion"]
+    assert completion["text"] + completion["reasoning"] in ("New York", "New YorkHm.", "Hm.")
+    assert completion["finish_reason"] in ("stop", "length")
+    assert completion["usage"] == USAGE
+    streamed = options.get("stream", True) and answers.keys() != {"chat"}
+    assert (completion["ttft"] is not None) is streamed
+
+
+def test_time_to_first_token_is_that_of_the_second_run(run: Run) -> None:
+    slow = stream(chat_chunks(["New York"]), before_first=0.5)
+    fast = stream(chat_chunks(["New York"]))
+    with FakeOpenAI(serving(chat=[slow, fast])) as fake:
+        result = run(fake, max_ttft=0.4)
+        assert len(fake.bodies("/v1/chat/completions")) == 2
+    assert result["ok"] is True
+    assert result["completion"]["ttft"] < 0.4
+
+
+# --- it starts ------------------------------------------------------------------------------------------------------
+
+
+def test_refused_then_up(run: Run) -> None:
+    with FakeOpenAI(serving(), listen_after=0.5) as fake:
+        result = run(fake)
+    assert result["ok"] is True
+    assert check(result, "health")["duration"] >= 0.4
+
+
+@pytest.mark.parametrize(
+    "loading",
+    [
+        pytest.param(
+            reply(
+                503,
+                {"error": {"message": "The server is still initializing", "code": "starting"}},
+                {"x-trtllm-server-state": "starting", "Retry-After": "1"},
+            ),
+            id="503",
+        ),
+        pytest.param(reply(502), id="gateway"),
+        pytest.param(reset, id="reset"),
+        pytest.param(raw(b""), id="closed"),
+    ],
+)
+def test_loading_then_up(run: Run, loading: Answer) -> None:
+    with FakeOpenAI(serving(health=[loading, loading, reply(200)])) as fake:
+        result = run(fake)
+    assert result["ok"] is True
+    assert fake.paths().count("/health") == 3
+
+
+def test_model_listed_late_and_routed_later(run: Run) -> None:
+    """Dynamo: healthy from the start, then no model, then 404 with an empty body or in its own words, then 503."""
+    up = serving()
+    answers = serving(
+        models=[reply(200, {"data": []}), *up["/v1/models"]],
+        chat=[
+            reply(404),
+            reply(404, {"message": "Model not found", "type": "Not Found", "code": 404}),
+            reply(503, {"message": "not ready", "type": "Service Unavailable", "code": 503}),
+            *up["/v1/chat/completions"],
+        ],
+        version=[reply(404)],
+    )
+    with FakeOpenAI(answers) as fake:
+        result = run(fake)
+    assert result["ok"] is True
+    assert result["server_version"] is None
+
+
+def test_unit_that_is_queued_and_starts(run: Run) -> None:
+    """The run before the queued start must not count as the one that was restarted."""
+    with FakeOpenAI(serving()) as fake:
+        result = run(fake, FakeSystemd("queued", "starting", "running"))
+    assert result["ok"] is True
+    assert check(result, "unit")["observed"] == "trtllm-serve-0 is active (running)"
+
+
+# --- it does not come up --------------------------------------------------------------------------------------------
+
+
+def test_never_ready_ends_at_the_deadline(run: Run) -> None:
+    answers = serving(health=[reply(503, {"error": {"message": "still initializing"}})])
+    systemd = FakeSystemd("running", journal={"aaaa": ["Loading weights: 3%"]})
+    start = time.monotonic()
+    with FakeOpenAI(answers) as fake:
+        result = run(fake, systemd, timeout=0.5)
+    assert time.monotonic() - start < 1.5
+    assert result["failed"] is True
+    assert result["ok"] is False
+    assert result["stage"] == "health"
+    assert check(result, "health")["observed"] == "HTTP 503: still initializing, still so after 0 s"
+    assert "trtllm_server_start_timeout" in check(result, "health")["hint"]
+    assert result["msg"].splitlines()[-1] == "Loading weights: 3%"
+
+
+def test_refused_until_the_deadline(run: Run) -> None:
+    with FakeOpenAI(serving(), listen_after=0.6) as fake:
+        result = run(fake, timeout=0.3)
+    assert result["stage"] == "health"
+    assert check(result, "health")["observed"].startswith("connection refused, still so after")
+
+
+def test_failed_unit_stops_at_once_with_its_last_lines(run: Run) -> None:
+    lines = [f"line {number}" for number in range(30)]
+    systemd = FakeSystemd("starting", "running", "running", "failed", journal={"aaaa": lines, "": ["other"]})
+    start = time.monotonic()
+    with FakeOpenAI(serving(health=[reset])) as fake:
+        result = run(fake, systemd, timeout=60, journal_lines=20)
+    assert time.monotonic() - start < 2
+    assert result["stage"] == "health"
+    assert check(result, "unit")["status"] == "pass"
+    assert check(result, "health")["observed"].endswith("is failed (failed), result exit-code, exit status 1")
+    assert result["journal"] == lines[-20:]
+    assert result["msg"].splitlines()[1:] == lines[-15:]
+    assert result["msg"].splitlines()[0] == (
+        f"{fake.url} does not serve: health: found trtllm-serve-0 is failed (failed), result exit-code, exit "
+        "status 1; expected active, and not restarted since this check began. The server's log says why: the journal "
+        "of its unit"
+    )
+
+
+@pytest.mark.parametrize("state", ["failed", "auto-restart", "dead", "missing"])
+def test_unit_that_is_not_running(run: Run, state: str) -> None:
+    systemd = FakeSystemd(state, journal={"aaaa": ["ValueError: unknown key"]})
+    with FakeOpenAI(serving()) as fake:
+        result = run(fake, systemd, timeout=60)
+    assert result["stage"] == "unit"
+    assert ids(result) == ["unit"]
+    assert result["journal"] == ([] if state == "missing" else ["ValueError: unknown key"])
+    assert not fake.requests
+
+
+def test_unit_restarted_while_loading_shows_the_run_that_died(run: Run) -> None:
+    systemd = FakeSystemd("running", "running", "second run", journal={"aaaa": ["CUDA out of memory"], "bbbb": ["hi"]})
+    with FakeOpenAI(serving(health=[reset])) as fake:
+        result = run(fake, systemd, timeout=60)
+    assert result["stage"] == "health"
+    assert result["journal"] == ["CUDA out of memory"]
+
+
+def test_unit_restarted_by_the_completion(run: Run) -> None:
+    systemd = FakeSystemd(*["running"] * 4, "second run", journal={"aaaa": ["Segmentation fault"]})
+    with FakeOpenAI(serving()) as fake:
+        result = run(fake, systemd)
+    assert result["stage"] == "unit_stable"
+    assert result["msg"].endswith("\nSegmentation fault")
+
+
+@pytest.mark.parametrize(
+    ("answer", "observed", "hint"),
+    [
+        (reply(404, {"detail": "Not Found"}), "HTTP 404: Not Found", "Check base_url"),
+        (reply(401, {"message": "who are you"}), "HTTP 401: who are you", "Set api_key"),
+        (reply(500, b"Internal Server Error"), "HTTP 500: Internal Server Error", "The server's log"),
+        (raw(b"220 mail.example.com ESMTP\r\n"), "not an HTTP answer: BadStatusLine", "Check base_url and ca_file"),
+    ],
+)
+def test_health_that_waiting_does_not_cure(run: Run, answer: Answer, observed: str, hint: str) -> None:
+    with FakeOpenAI(serving(health=[answer])) as fake:
+        result = run(fake, timeout=60)
+    assert result["stage"] == "health"
+    assert check(result, "health")["observed"].startswith(observed)
+    assert check(result, "health")["hint"].startswith(hint)
+
+
+def test_host_that_does_not_resolve(run: Run) -> None:
+    result = run("http://no-such-host.invalid:8000", timeout=60)
+    assert result["stage"] == "health"
+    assert "no-such-host.invalid does not resolve" in result["msg"]
+
+
+# --- it answers, but not what was asked for -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "observed"),
+    [
+        (reply(200, {"data": [{"id": "gpt-oss-20b"}, {"id": "other"}]}), "gpt-oss-20b, other"),
+        (reply(200, b"<html>nginx</html>"), "not a JSON object: <html>nginx</html>"),
+        (reply(200, {"models": []}), '{"models": []}'),
+        (reply(404, {"detail": "Not Found"}), "HTTP 404: Not Found"),
+    ],
+)
+def test_wrong_model_list(run: Run, answer: Answer, observed: str) -> None:
+    with FakeOpenAI(serving(models=[answer])) as fake:
+        result = run(fake, timeout=60)
+    assert result["stage"] == "model"
+    assert result["model"] is None
+    assert check(result, "model")["observed"] == observed
+    assert check(result, "model")["hint"]
+    assert "/v1/chat/completions" not in fake.paths()
+
+
+def test_400_on_chat_names_the_vocabulary(run: Run) -> None:
+    answer = reply(400, {"object": "error", "message": "failed to download or load vocab file", "code": 400})
+    systemd = FakeSystemd("running", journal={"aaaa": ["Error in harmony chat completion"]})
+    with FakeOpenAI(serving(chat=[answer])) as fake:
+        result = run(fake, systemd, timeout=60)
+    assert result["stage"] == "completion"
+    assert "HTTP 400: failed to download or load vocab file" in result["msg"]
+    assert "model_weights_vocabulary_url" in result["msg"]
+    assert "TIKTOKEN_ENCODINGS_BASE" in result["msg"]
+    assert result["msg"].endswith("\nError in harmony chat completion")
+
+
+@pytest.mark.parametrize(
+    ("answer", "observed"),
+    [
+        pytest.param(reply(500, {"error": {"message": "CUDA error"}}), "HTTP 500: CUDA error", id="500"),
+        pytest.param(reply(500), "HTTP 500: empty body", id="500 empty"),
+        pytest.param(reply(404, {"detail": "Not Found"}), "HTTP 404: Not Found", id="no such route"),
+        pytest.param(reply(401, {"error": {"message": "bad key"}}), "HTTP 401: bad key", id="401"),
+        pytest.param(reply(200, b"\x00\xff{"), "not a JSON object: ", id="garbage"),
+        pytest.param(reply(200, [1, 2]), "not a JSON object: [1, 2]", id="not an object"),
+        pytest.param(reply(200, {"choices": "x"}), "not an answer of /v1/chat/completions", id="wrong shape"),
+        pytest.param(reply(200, chat(usage={"prompt_tokens": None})), "not an answer of", id="wrong usage"),
+        pytest.param(reply(200, chat("")), "no content, 0 characters of reasoning", id="empty"),
+        pytest.param(
+            reply(200, chat(finish_reason="abort")), '"New York is in the United States."', id="finish reason"
+        ),
+        pytest.param(
+            reply(200, {"error": {"message": "engine is dead"}}), "error in the answer: engine", id="error in 200"
+        ),
+        pytest.param(stream([b"data: {oops\n\n"]), "not a JSON object: {oops", id="garbage in stream"),
+        pytest.param(
+            stream([{"error": {"message": "out of memory"}}]),
+            "error in the answer: out of memory",
+            id="error in stream",
+        ),
+        pytest.param(
+            stream([b"event: error\n: Stream ended before generation completed\n\n"]),
+            "error in the stream: Stream ended before generation completed",
+            id="dynamo's error event",
+        ),
+        pytest.param(
+            stream(chat_chunks(["New"])[:2]), "the stream ended before it was finished, after 3 characters", id="no end"
+        ),
+        pytest.param(
+            stream(chat_chunks(["New"])[:2], cut=True), "the answer was cut off: connection reset", id="reset"
+        ),
+        pytest.param(
+            raw(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"),
+            "the answer was cut off: connection closed",
+            id="short",
+        ),
+    ],
+)
+def test_bad_completion(run: Run, answer: Answer, observed: str) -> None:
+    with FakeOpenAI(serving(chat=[answer])) as fake:
+        result = run(fake, timeout=60)
+    assert result["stage"] == "completion"
+    assert check(result, "completion")["observed"].startswith(observed)
+    assert check(result, "completion")["hint"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "observed"),
+    [
+        (chat(usage=None), "unknown", "an answer without token counts"),
+        (chat(usage={"prompt_tokens": 70, "completion_tokens": 0, "total_tokens": 70}), "fail", "70 + 0 = 70"),
+        (chat(usage={"prompt_tokens": 70, "completion_tokens": 30, "total_tokens": 99}), "fail", "70 + 30 = 99"),
+    ],
+)
+def test_token_counts(run: Run, answer: dict[str, Any], status: str, observed: str) -> None:
+    with FakeOpenAI(serving(chat=[reply(200, answer)])) as fake:
+        result = run(fake)
+    assert result["failed"] is True
+    assert result["stage"] == "usage"
+    assert (check(result, "usage")["status"], check(result, "usage")["observed"]) == (status, observed)
+
+
+@pytest.mark.parametrize(
+    ("content", "is_raw"),
+    [
+        ("<|channel|>analysis<|message|>The user asks", True),
+        ("New York is<|return|>", True),
+        ('analysisThe user asks: "Where is New York?"assistantfinal**New York** can refer to', True),
+        ("analysisThe user asks and max_tokens ran out", True),
+        ('analysis"Where" they ask.assistantfinalThere', True),
+        ("analysis of the question shows that the assistant finally answers", False),
+        ("Analysis: New York", False),
+        ("a <| b |> c", False),
+    ],
+)
+def test_raw_harmony(run: Run, content: str, is_raw: bool) -> None:
+    with FakeOpenAI(serving(chat=[reply(200, chat(content))])) as fake:
+        result = run(fake)
+    assert result["stage"] == ("harmony" if is_raw else "done")
+    assert ("serving_recipe_image" in result.get("msg", "")) is is_raw
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "stage", "hint"),
+    [
+        (chat("London"), {"expected_text": "New York"}, "expected_text", "Check prompt"),
+        (
+            chat("", reasoning_content="Hm", finish_reason="length"),
+            {"expected_text": "New York"},
+            "expected_text",
+            "Raise max_tokens",
+        ),
+        (chat("New York"), {"reasoning": True}, "reasoning", "This server does not parse harmony"),
+        (
+            chat("", reasoning_content="Hm", finish_reason="length"),
+            {"reasoning": True},
+            "reasoning",
+            "Raise max_tokens",
+        ),
+        (chat(), {"min_tokens_per_second": 1e9}, "tokens_per_second", "Compare with another serving_recipe_name"),
+        (chat(), {"stream": True, "max_ttft": 5}, "time_to_first_token", "Check base_url"),
+    ],
+)
+def test_expectations_not_met(run: Run, answer: Any, options: dict[str, Any], stage: str, hint: str) -> None:
+    with FakeOpenAI(serving(chat=[reply(200, answer)])) as fake:
+        result = run(fake, **options)
+    assert result["failed"] is True
+    assert result["stage"] == stage
+    assert check(result, stage)["hint"].startswith(hint)
+
+
+def test_slow_first_token(run: Run) -> None:
+    with FakeOpenAI(serving(chat=[stream(chat_chunks(["New York"]), before_first=0.2)])) as fake:
+        result = run(fake, max_ttft=0.1)
+    assert result["stage"] == "time_to_first_token"
+    assert check(result, "time_to_first_token")["expected"] == "at most 0.1 s"
+
+
+def test_all_that_is_wrong_with_one_answer_is_told(run: Run) -> None:
+    with FakeOpenAI(serving(chat=[reply(200, chat("<|start|>London"))])) as fake:
+        result = run(fake, expected_text="New York", reasoning=True)
+    assert result["stage"] == "harmony"
+    assert result["msg"].endswith("(also not passed: expected_text, reasoning)")
+
+
+# --- tool call ------------------------------------------------------------------------------------------------------
+
+CALL = {"id": "call-1", "type": "function", "function": {"name": "get_system_health", "arguments": "{}"}}
+
+
+def test_tool_call_sends_the_result_back(run: Run) -> None:
+    answers = [
+        reply(200, chat()),
+        reply(200, chat(None, tool_calls=[CALL], finish_reason="tool_calls", usage=None)),
+        reply(200, chat("All systems are green.", usage=None)),
+    ]
+    with FakeOpenAI(serving(chat=answers)) as fake:
+        assert run(fake, tool_call=True)["ok"] is True
+    _sample, first, second = fake.bodies("/v1/chat/completions")
+    assert first["tool_choice"] == "auto"
+    assert [message["role"] for message in second["messages"]] == ["user", "assistant", "tool"]
+    assert second["messages"][1]["tool_calls"] == [CALL]
+    assert second["messages"][2]["tool_call_id"] == "call-1"
+    assert json.loads(second["messages"][2]["content"])["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(chat("Yes, it is up."), chat(), id="no call"),
+        pytest.param(chat(None, tool_calls=[CALL]), chat(), id="wrong finish reason"),
+        pytest.param(
+            chat(
+                None,
+                tool_calls=[{**CALL, "function": {"name": "get_system_health", "arguments": "{oops"}}],
+                finish_reason="tool_calls",
+            ),
+            chat(),
+            id="arguments not JSON",
+        ),
+        pytest.param(
+            chat(None, tool_calls=[{**CALL, "function": {"name": "x", "arguments": "{}"}}], finish_reason="tool_calls"),
+            chat(),
+            id="another tool",
+        ),
+        pytest.param(chat(None, tool_calls=[CALL], finish_reason="tool_calls"), chat(""), id="no answer"),
+        pytest.param(
+            chat(None, tool_calls=[CALL], finish_reason="tool_calls"), chat("<|channel|>final"), id="raw harmony"
+        ),
+        pytest.param(
+            chat(None, tool_calls=[CALL], finish_reason="tool_calls"),
+            chat("Again.", tool_calls=[CALL]),
+            id="calls again",
+        ),
+    ],
+)
+def test_bad_tool_call(run: Run, first: Any, second: Any) -> None:
+    with FakeOpenAI(serving(chat=[reply(200, chat()), reply(200, first), reply(200, second)])) as fake:
+        result = run(fake, tool_call=True)
+    assert result["stage"] == "tool_call"
+
+
+# --- time and secrets -----------------------------------------------------------------------------------------------
+
+SLOW_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        pytest.param("health", hang, id="health hangs"),
+        pytest.param("health", drip(SLOW_HEAD), id="health drips its header"),
+        pytest.param("models", drip(b"HTTP/1.1 200 OK\r\n" + b"X-Pad: 1\r\n" * 50), id="models drip headers"),
+        pytest.param("chat", hang, id="chat hangs"),
+        pytest.param("chat", drip(SLOW_HEAD + b" " * 1000), id="chat drips its body"),
+        pytest.param(
+            "chat",
+            drip(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b": ping\n\n" * 100, pause=0.01),
+            id="stream of nothing but keep-alives",
+        ),
+    ],
+)
+def test_deadline_is_kept(run: Run, path: str, answer: Answer) -> None:
+    start = time.monotonic()
+    with FakeOpenAI(serving(**{path: [answer]})) as fake:
+        result = run(fake, timeout=0.6)
+        elapsed = time.monotonic() - start
+    assert result["failed"] is True
+    assert result["stage"] == {"health": "health", "models": "model", "chat": "completion"}[path]
+    assert "no complete answer within" in result["msg"]
+    assert 0.4 < elapsed < 1.2
+
+
+def test_deadline_is_kept_while_resolving(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_args, **_options: time.sleep(3))
+    start = time.monotonic()
+    with pytest.raises(OutOfTime, match=r"gpu1\.example was not resolved within 0\.2 s"):
+        Client("http://gpu1.example").get("/health", Deadline(0.2))
+    assert time.monotonic() - start < 1
+
+
+def test_api_key_is_sent_and_never_shown(run: Run) -> None:
+    def keyed(answer: Answer) -> Answer:
+        def guarded(handler: Any) -> None:
+            sent = handler.headers.get("Authorization")
+            refusal = reply(401, {"error": {"message": f"no access with {'x' * 280} {sent}"}})
+            (answer if sent == f"Bearer {CANARY}" else refusal)(handler)
+
+        return guarded
+
+    script = {path: [keyed(answer) for answer in answers] for path, answers in serving().items()}
+    with FakeOpenAI(script) as fake:
+        good = run(fake, api_key=CANARY)
+        bad = run(fake, api_key=f"{CANARY}-wrong")
+    assert good["ok"] is True
+    assert bad["stage"] == "health"
+    assert check(bad, "health")["hint"].startswith("Set api_key")
+    # Cut short, the key that the server repeats is no longer the whole key, which Ansible would have starred out.
+    assert "sk-canary"[:6] not in json.dumps([good, bad])
+
+
+def test_tls_with_a_private_authority(run: Run, tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=lab "
+        f"-addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {cert}".split(),
+        check=True,
+        capture_output=True,
+    )
+    both = tmp_path / "both.pem"
+    both.write_text(cert.read_text() + key.read_text())
+    with FakeOpenAI(serving(), cert_file=str(both)) as fake:
+        assert run(fake, ca_file=str(cert))["ok"] is True
+        untrusted = run(fake, timeout=60)
+        plain = run(fake.url.replace("https", "http"), timeout=0.3)
+    assert untrusted["stage"] == "health"
+    assert "its TLS certificate is not trusted" in untrusted["msg"]
+    assert "ca_file" in untrusted["msg"]
+    assert plain["stage"] == "health"
+    with FakeOpenAI(serving()) as fake:
+        result = run(fake.url.replace("http", "https"), timeout=60)
+    assert "TLS failed" in result["msg"]
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"base_url": "http://127.0.0.1:8000/v1"}, "base_url is 'http://127.0.0.1:8000/v1' (only scheme, host, port"),
+        ({"base_url": "127.0.0.1:8000"}, "base_url is '127.0.0.1:8000'"),
+        ({"base_url": "http://127.0.0.1:80000"}, "base_url is 'http://127.0.0.1:80000'"),
+        ({"base_url": "ftp://127.0.0.1"}, "base_url is 'ftp://127.0.0.1' ('ftp'); it must look like"),
+        ({"base_url": f"http://u:{CANARY}@h"}, "base_url is 'http://h'"),
+        ({"base_url": "https://h", "ca_file": "/no/such.pem"}, "ca_file is /no/such.pem, which cannot be used"),
+        ({"api_key": f"{CANARY}\n"}, "api_key holds characters that an HTTP header cannot carry"),
+        ({"expected_text": "(New"}, "expected_text is '(New', not a regular expression"),
+        ({"api": "completions", "reasoning": True}, "reasoning is true with api completions"),
+        ({"stream": False, "max_ttft": 1}, "max_ttft is set with stream false"),
+        ({"max_tokens": 0}, "max_tokens is 0; it must be 1 or more"),
+        ({"timeout": 0}, "timeout is 0; it must be above 0 seconds"),
+        ({"interval": -1}, "interval is -1; it must be above 0 seconds"),
+    ],
+)
+def test_options_that_cannot_work(run: Run, options: dict[str, Any], message: str) -> None:
+    options = dict(options)
+    result = run(options.pop("base_url", "http://127.0.0.1:8000"), **options)
+    assert result["failed"] is True
+    assert result["msg"].startswith(message)
+    assert CANARY not in result["msg"]
+    assert "checks" not in result
+
+
+# --- the contract ---------------------------------------------------------------------------------------------------
+
+
+def test_unknown_is_not_ok() -> None:
+    seen = [Check("a", "pass", "1", "1"), Check("b", "unknown", "nothing", "2", "Set b"), Check("c", "fail", "4", "3")]
+    summary = summarise(seen)
+    assert (summary["ok"], summary["stage"]) == (False, "b")
+    assert str(seen[1]) == "b: found nothing; expected 2. Set b"
+    assert str(seen[2]) == "c: found 4; expected 3"
+
+
+def test_nothing_checked_is_not_ok() -> None:
+    with pytest.raises(ValueError, match="nothing is proven"):
+        summarise([])

@@ -1,0 +1,163 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The lab's nvidia-smi against what the real one printed on H200 machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+PACKAGES = Path(__file__).parents[2] / "lab/origin/packages"
+CAPTURES = PACKAGES / "captures"
+sys.path.insert(0, str(PACKAGES.parents[2]))
+
+from lab.origin.packages import derive  # noqa: E402
+
+DEVICES = {"h200": "2335", "b200": "2901", "gb200": "2941", "h100": "2330", "rtx_pro_6000": "2BB5"}
+
+
+class Host:
+    """A host with GPUs, its kernel module loaded."""
+
+    def __init__(
+        self, path: Path, gpu: str, count: int, version: str = "580.159.04", *, nvswitch: bool = False
+    ) -> None:
+        self.module, self.devices, self.smi = path / "module", path / "dev", path / "nvidia-smi"
+        source = PACKAGES / "files/nvidia-driver-cuda/usr/bin/nvidia-smi"
+        self.smi.write_text(source.read_text().replace("@VERSION@", "580.159.04"))
+        self.module.mkdir()
+        (self.module / "persistence").touch()
+        gpus = [
+            {"minor": minor, "address": f"0000:00:{6 + minor:02x}.0", "device": DEVICES.get(gpu, gpu), "numa_node": 0}
+            for minor in range(count)
+        ]
+        state = {"version": version, "nvswitch": nvswitch, "gpus": gpus}
+        (self.module / "module.json").write_text(json.dumps(state))
+        self.devices.mkdir()
+        for node in ["nvidiactl", *(f"nvidia{minor}" for minor in range(count))]:
+            (self.devices / node).touch()
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        environment = {
+            "NVIDIA_LAB_MODULE": str(self.module),
+            "NVIDIA_LAB_DEVICES": str(self.devices),
+            "NVIDIA_LAB_CAPTURES": str(CAPTURES),
+        }
+        result = subprocess.run(
+            [sys.executable, self.smi, *arguments], env=os.environ | environment, capture_output=True, text=True
+        )
+        assert not result.stderr
+        return result.returncode, result.stdout
+
+
+def without_time(document: str) -> list[str]:
+    return [line for line in document.strip().splitlines() if "<timestamp>" not in line]
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_xml_is_the_capture(tmp_path: Path, count: int) -> None:
+    code, out = Host(tmp_path, "h200", count).run("-q", "-x")
+    assert code == 0
+    captured = (CAPTURES / f"h200x{count}.xml").read_text()
+    # The real one leaves an empty line after the last GPU only; ElementTree keeps it where it was.
+    assert [line for line in without_time(out) if line.strip()] == [
+        line for line in without_time(captured) if line.strip()
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_query_is_the_capture(tmp_path: Path, count: int) -> None:
+    captured = (CAPTURES / f"h200x{count}.csv").read_text()
+    fields = ",".join(column.split(" [")[0].strip() for column in captured.splitlines()[0].split(","))
+    assert Host(tmp_path, "h200", count).run(f"--query-gpu={fields}", "--format=csv") == (0, captured)
+
+
+def test_matrix_is_the_capture(tmp_path: Path) -> None:
+    code, out = Host(tmp_path, "h200", 8).run("topo", "-m")
+    assert code == 0
+    captured = (CAPTURES / "topo_h200x8.txt").read_text()
+    assert out.strip().replace(f"0-{(os.cpu_count() or 1) - 1}\t", "0-127\t") == captured.strip()
+
+
+def test_table(tmp_path: Path) -> None:
+    rows = Host(tmp_path, "h200", 1).run()[1].splitlines()[8:11]
+    assert rows == [
+        "|   0  NVIDIA H200                    On  |   00000000:00:06.0 Off |                    0 |",
+        "| N/A   41C    P0            131W /  700W |       0MiB / 143771MiB |      0%      Default |",
+        "|                                         |                        |             Disabled |",
+    ]
+
+
+def test_query_without_header_and_units(tmp_path: Path) -> None:
+    host = Host(tmp_path, "b200", 8)
+    code, out = host.run("--query-gpu=index,name,memory.total,compute_cap", "--format=csv,noheader,nounits", "-i", "3")
+    assert (code, out) == (0, "3, NVIDIA B200, 183359, 10.0\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--query-gpu=name,nonsense", "--format=csv"], 2, 'Field "nonsense" is not a valid field to query.\n\n'),
+        (["--query-gpu=name", "--format=nonsense"], 2, "Format modifier is not recognized.\n"),
+        (["--nonsense"], 255, "ERROR: Option --nonsense is not recognized. Please run 'nvidia-smi -h'.\n\n"),
+        (
+            ["-i", "0", "-L"],
+            2,
+            "ERROR: Option -i is not valid for this command. Please run 'nvidia-smi -h' for help.\n\n",
+        ),
+        (["-i", "5", "--query-gpu=name", "--format=csv"], 6, "No devices were found\n"),
+    ],
+)
+def test_mistakes(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
+    assert Host(tmp_path, "h200", 1).run(*arguments) == (code, message)
+
+
+def test_upgraded_library(tmp_path: Path) -> None:
+    code, out = Host(tmp_path, "h200", 1, version="570.148.08").run("-L")
+    assert (code, out.splitlines()[0]) == (18, "Failed to initialize NVML: Driver/library version mismatch")
+
+
+def test_no_module(tmp_path: Path) -> None:
+    host = Host(tmp_path, "h200", 1)
+    (host.module / "module.json").unlink()
+    assert host.run()[0] == 9
+
+
+def test_only_devices_within_reach(tmp_path: Path) -> None:
+    host = Host(tmp_path, "h200", 8)
+    for minor in (0, 1, 2, 4, 5, 6, 7):
+        (host.devices / f"nvidia{minor}").unlink()
+    assert host.run("--query-gpu=index,pci.bus_id", "--format=csv,noheader") == (0, "0, 00000000:00:09.0\n")
+    (host.devices / "nvidiactl").unlink()
+    assert host.run("-L") == (255, "Failed to initialize NVML: Unknown Error\n")
+
+
+def test_gpu_that_the_driver_does_not_know(tmp_path: Path) -> None:
+    assert Host(tmp_path, "FFFF", 1).run("-L") == (6, "No devices were found\n")
+
+
+def test_fabric_waits_for_its_manager(tmp_path: Path) -> None:
+    host = Host(tmp_path, "b200", 8, nvswitch=True)
+    query = ("--query-gpu=fabric.state,fabric.status", "--format=csv,noheader")
+    assert set(host.run(*query)[1].splitlines()) == {"In Progress, N/A"}
+    (host.module / "fabric").touch()
+    assert set(host.run(*query)[1].splitlines()) == {"Completed, Success"}
+
+
+@pytest.mark.parametrize("name", tomllib.loads((PACKAGES / "variants.toml").read_text()))
+def test_derived_captures_are_current(name: str) -> None:
+    variant = tomllib.loads((PACKAGES / "variants.toml").read_text())[name]
+    assert (CAPTURES / f"{name}.xml").read_text() == derive.derive(name, variant)
+    gpus = ET.parse(CAPTURES / f"{name}.xml").findall("gpu")
+    memory = [
+        {key: int(gpu.findtext(f"fb_memory_usage/{key}", "").split()[0]) for key in ("total", "free")} for gpu in gpus
+    ]
+    assert all(0 < size["free"] < size["total"] for size in memory)

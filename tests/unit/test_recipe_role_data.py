@@ -1,0 +1,120 @@
+"""The data of role serving_recipe: its form, its sources, and that the role's variables fit it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables, serving_recipe
+from ansible_collections.trtllm.fleet.plugins.module_utils.options import image_tag
+from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import OVERRIDES, USE_CASES, leaves
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLE = ROOT / "roles/serving_recipe"
+TABLES = load_tables()
+LAYERS = [*TABLES.base, *(layer for model in TABLES.models.values() for layer in model["layers"])]
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+@pytest.mark.parametrize("row", TABLES.hardware, ids=lambda row: row["gpu_type"])
+def test_hardware_rows_have_one_form(row: dict[str, Any]) -> None:
+    kinds = {
+        "gpu_type": str,
+        "product_names": list,
+        "pci_ids": list,
+        "architecture": str,
+        "memory_mib": int,
+        "nvswitch": bool,
+        "min_driver": str,
+        "moe_backends": list,
+        "kv_cache_dtypes": list,
+        "source": str,
+    }
+    assert {name: type(value) for name, value in row.items()} == kinds
+    assert re.fullmatch(r"sm\d+", row["architecture"])
+    assert [device for device in row["pci_ids"] if not re.fullmatch(r"0x[0-9a-f]{4}", device)] == []
+
+
+def test_a_product_is_in_one_row() -> None:
+    for column in ("gpu_type", "product_names", "pci_ids"):
+        values = [
+            value for row in TABLES.hardware for value in ([row[column]] if column == "gpu_type" else row[column])
+        ]
+        assert len(values) == len(set(values)), column
+
+
+def test_the_h200_row_is_what_real_machines_print() -> None:
+    capture = (ROOT / "tests/unit/fixtures/smi_h200x8.xml").read_text()
+    (row,) = [row for row in TABLES.hardware if row["gpu_type"] == "h200"]
+    assert set(re.findall(r"<product_name>(.*)</product_name>", capture)) <= set(row["product_names"])
+    assert f"<total>{row['memory_mib']} MiB</total>" in capture
+    assert {f"0x{device}" for device in re.findall(r"<pci_device_id>(\w{4})10DE", capture)} <= set(row["pci_ids"])
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer["source"][:40])
+def test_layers_select_and_set_what_exists(layer: dict[str, Any]) -> None:
+    assert set(layer) <= {"source", "for", *OVERRIDES}
+    assert layer["source"]
+    assert set(layer) & set(OVERRIDES), "sets nothing"
+    known = {
+        "gpu_type": {row["gpu_type"] for row in TABLES.hardware},
+        "architecture": {row["architecture"] for row in TABLES.hardware},
+        "use_case": set(USE_CASES),
+        "gpu_count": {
+            count for model in TABLES.models.values() for counts in model["supported"].values() for count in counts
+        },
+    }
+    for name, wanted in layer.get("for", {}).items():
+        assert set(wanted if isinstance(wanted, list) else [wanted]) <= known[name], name
+
+
+@pytest.mark.parametrize("model", TABLES.models.values(), ids=lambda model: model["id"])
+def test_models_support_known_hardware(model: dict[str, Any]) -> None:
+    assert set(model["supported"]) <= {row["gpu_type"] for row in TABLES.hardware}
+    assert model["requires"]["gpu_memory_mib"] > 0
+    assert (ROLE / "vars/models" / f"{model['id'].split('/')[1]}.yml").exists()
+
+
+def test_backends_and_dtypes_of_the_hardware_exist_in_the_newest_release() -> None:
+    options = list(TABLES.releases.values())[-1]["engine_options"]
+    for row in TABLES.hardware:
+        assert set(row["moe_backends"]) <= set(options["moe_config"]["options"]["backend"]["choices"])
+        assert set(row["kv_cache_dtypes"]) <= set(options["kv_cache_config"]["options"]["dtype"]["choices"])
+
+
+def test_the_default_image_is_in_the_release_table() -> None:
+    tag = image_tag(read(ROLE / "defaults/main.yml")["serving_recipe_image"])
+    assert tag in {row["default_tag"] for row in TABLES.releases.values()}
+
+
+def test_use_cases_of_the_specs_are_those_of_the_filter() -> None:
+    options = read(ROLE / "meta/argument_specs.yml")["argument_specs"]["main"]["options"]
+    assert tuple(options["serving_recipe_use_case"]["choices"]) == USE_CASES
+
+
+def test_the_request_hands_over_every_variable() -> None:
+    request = read(ROLE / "vars/main.yml")["__serving_recipe_request"]
+    asked = {f"serving_recipe_{name}" for name in request} - {"serving_recipe_detected"}
+    assert asked == set(read(ROLE / "defaults/main.yml"))
+    for _path, template in leaves(request):
+        assert re.fullmatch(r"\{\{ \w+ \}\}", template)
+
+
+@pytest.mark.parametrize("gpu_type", [row["gpu_type"] for row in TABLES.hardware])
+def test_the_ready_made_inventory_gets_a_recipe(gpu_type: str) -> None:
+    inventory = ROOT / "inventory" / gpu_type
+    assert read(inventory / "hosts.yml")["gpu_hosts"]["hosts"]
+    variables = {**read(ROLE / "defaults/main.yml"), **read(inventory / "group_vars/all.yml")}
+    request = {
+        name: variables.get(f"serving_recipe_{name}")
+        for name in read(ROLE / "vars/main.yml")["__serving_recipe_request"]
+    }
+    recipe = serving_recipe(request)
+    assert (recipe["gpu_type"], recipe["gpu_count"]) == (gpu_type, 8)

@@ -1,0 +1,87 @@
+"""What the repo promises about itself: specs, documents, pins."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
+
+from tools import docs
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLES = sorted(path for path in (ROOT / "roles").iterdir() if path.is_dir())
+role = pytest.mark.parametrize("role", ROLES, ids=lambda path: path.name)
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text()) if path.exists() else None
+
+
+def specs_of(role: Path) -> dict[str, Any]:
+    path = role / "meta/argument_specs.yml"
+    assert path.exists(), f"{path.relative_to(ROOT)} is missing"
+    return read(path)["argument_specs"]
+
+
+@role
+def test_specs_and_defaults_say_the_same(role: Path) -> None:
+    options = {name: spec for entry in specs_of(role).values() for name, spec in (entry.get("options") or {}).items()}
+    specified = {name: spec.get("default", "no default") for name, spec in options.items() if not spec.get("required")}
+    assert specified == (read(role / "defaults/main.yml") or {})
+
+
+@role
+def test_variables_are_named_after_their_role(role: Path) -> None:
+    for entry, spec in specs_of(role).items():
+        strangers = [name for name in spec.get("options") or {} if not name.startswith(f"{role.name}_")]
+        assert not strangers, f"entry point {entry}"
+    for path in role.glob("vars/**/*.yml"):
+        public = [name for name in read(path) or {} if not name.startswith(f"__{role.name}_")]
+        assert not public, path.relative_to(ROOT)
+
+
+@role
+def test_entry_points_have_tasks_and_everything_is_described(role: Path) -> None:
+    for entry, spec in specs_of(role).items():
+        assert (role / f"tasks/{entry}.yml").exists(), entry
+        assert spec["short_description"]
+        for name, option in (spec.get("options") or {}).items():
+            assert option.get("type"), f"{name} has no type"
+            assert option.get("description"), f"{name} has no description"
+
+
+@pytest.mark.parametrize("path", [ROOT / "docs/modules.md", *(role / "README.md" for role in ROLES)], ids=str)
+def test_generated_documents_are_up_to_date(path: Path) -> None:
+    assert path.exists(), "run `make docs`"
+    assert path.read_text() == docs.generated()[path], "run `make docs`"
+
+
+def test_the_link_makes_the_checkout_a_collection() -> None:
+    link = ROOT / "collections/ansible_collections/trtllm/fleet"
+    assert link.is_symlink()
+    assert link.resolve() == ROOT
+
+
+def test_every_pin_is_exact() -> None:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    assert [line for line in lines if line and not re.fullmatch(r"#.*|[\w.-]+==[\w.]+", line)] == []
+
+
+def test_galaxy_names_the_collections_that_the_pinned_ansible_carries() -> None:
+    import ansible_collections
+
+    for name, allowed in read(ROOT / "galaxy.yml")["dependencies"].items():
+        manifests = [Path(path, *name.split("."), "MANIFEST.json") for path in ansible_collections.__path__]
+        carried = [json.loads(path.read_text())["collection_info"]["version"] for path in manifests if path.exists()]
+        assert carried, f"{name} is not in the pinned ansible"
+        assert set(carried) == set(SpecifierSet(allowed).filter(carried)), name
+
+
+def test_this_version_has_a_changelog() -> None:
+    released = read(ROOT / "changelogs/changelog.yaml")["releases"]
+    assert read(ROOT / "galaxy.yml")["version"] in released or list(ROOT.glob("changelogs/fragments/*.y*ml"))

@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Writes the documents that follow from specs: each role's README.md and docs/modules.md.
+
+tests/unit/test_repo.py fails while one of them differs from what this writes.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+COLLECTION = "trtllm.fleet"
+
+
+def unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)
+
+
+# Ansible's markup and what it is in Markdown: https://docs.ansible.com/ansible/latest/dev_guide/ansible_markup.html
+MARKUP = [
+    (
+        re.compile(r"\b[CEMOPV]\(((?:[^)\\]|\\.)*)\)|\bRV\(((?:[^)\\]|\\.)*)\)"),
+        lambda m: f"`{unescaped(m[1] or m[2])}`",
+    ),
+    (re.compile(r"\bB\(([^)]*)\)"), lambda m: f"**{m[1]}**"),
+    (re.compile(r"\bI\(([^)]*)\)"), lambda m: f"*{m[1]}*"),
+    (re.compile(r"\bL\(([^,)]*), *([^)]*)\)"), lambda m: f"[{m[1]}]({m[2]})"),
+    (re.compile(r"\bU\(([^)]*)\)"), lambda m: f"<{m[1]}>"),
+]
+
+
+def sentences(text: str | list[str] | None) -> list[str]:
+    """The description of a spec, one sentence or a list of them, as Markdown."""
+    found = [text] if isinstance(text, str) else text or []
+    for pattern, markdown in MARKUP:
+        found = [pattern.sub(markdown, sentence) for sentence in found]
+    return [" ".join(sentence.split()) for sentence in found]
+
+
+def literal(value: Any) -> str:
+    """A default as somebody would write it in YAML, on one line."""
+    return f"`{value}`" if isinstance(value, str) and value else f"`{json.dumps(value)}`"
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+def option_rows(options: dict[str, Any], parent: str = "") -> Iterator[list[str]]:
+    """One row for each option and, below it, for each of its sub-options: name, type, default, description."""
+    for name, spec in options.items():
+        kind = spec.get("type", "str")
+        of = f" of {spec['elements']}" if "elements" in spec else ""
+        default = "required" if spec.get("required") else literal(spec["default"]) if "default" in spec else ""
+        text = sentences(spec.get("description"))
+        if "choices" in spec:
+            text.append("One of " + ", ".join(f"`{choice}`" for choice in spec["choices"]) + ".")
+        yield [f"`{parent}{name}`", kind + of, default, " ".join(text)]
+        yield from option_rows(
+            spec.get("options") or spec.get("suboptions") or {}, f"{parent}{name}{'[]' if of else ''}."
+        )
+
+
+def options_table(name: str, options: dict[str, Any]) -> str:
+    return table([name, "Type", "Default", "What it is"], list(option_rows(options)))
+
+
+def role_readme(role: Path) -> str:
+    """README.md of a role, from its meta/argument_specs.yml."""
+    specs = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]
+    parts = [f"# {COLLECTION}.{role.name}\n", "<!-- Written by `make docs` from meta/argument_specs.yml. -->\n"]
+    for entry, spec in specs.items():
+        if entry != "main":
+            parts.append(f"## Entry point `{entry}`\n")
+        parts.append(sentences(spec["short_description"])[0].rstrip(".") + ".\n")
+        parts.append("".join(f"- {sentence}\n" for sentence in sentences(spec.get("description"))))
+        if spec.get("options"):
+            parts.append(options_table("Variable", spec["options"]))
+    return "\n".join(part for part in parts if part)
+
+
+def plugin_docs(plugin: Path) -> dict[str, Any]:
+    """DOCUMENTATION, EXAMPLES and RETURN of a plugin; for a YAML file beside a filter they are its keys."""
+    if plugin.suffix == ".yml":
+        return yaml.safe_load(plugin.read_text())
+    constants = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse(plugin.read_text()).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper()
+        if isinstance(node.value, ast.Constant)
+    }
+    docs: dict[str, Any] = {
+        name: yaml.safe_load(constants[name]) for name in ("DOCUMENTATION", "RETURN") if name in constants
+    }
+    docs["EXAMPLES"] = constants.get("EXAMPLES", "")
+    return docs
+
+
+def plugin_section(docs: dict[str, Any]) -> str:
+    about = docs["DOCUMENTATION"]
+    name = about.get("module") or about["name"]
+    parts = [
+        f"## {COLLECTION}.{name}\n",
+        sentences(about["short_description"])[0].rstrip(".") + ".\n",
+        "".join(f"- {sentence}\n" for sentence in sentences(about["description"])),
+    ]
+    if about.get("attributes"):
+        support = (f"{key}: {value['support']}" for key, value in about["attributes"].items())
+        parts.append("Supports " + ", ".join(support).replace("_", " ") + ".\n")
+    if about.get("options"):
+        parts.append(options_table("Option", about["options"]))
+    if docs.get("RETURN"):
+        rows = [
+            [f"`{key}`", value.get("type", ""), " ".join(sentences(value["description"]))]
+            for key, value in docs["RETURN"].items()
+        ]
+        parts.append(table(["Returns", "Type", "What it is"], rows))
+    if docs.get("EXAMPLES"):
+        parts.append(f"```yaml\n{docs['EXAMPLES'].strip()}\n```\n")
+    return "\n".join(part for part in parts if part)
+
+
+def modules_page() -> str:
+    """docs/modules.md, from the documentation that the modules and filters carry."""
+    found = [*(ROOT / "plugins/modules").glob("*.py"), *(ROOT / "plugins/filter").glob("*.[py]*")]
+    documented = [docs for plugin in sorted(found) if "DOCUMENTATION" in (docs := plugin_docs(plugin))]
+    head = f"# Modules and filters of {COLLECTION}\n\n<!-- Written by `make docs` from the plugins. -->\n"
+    return "\n".join([head, *map(plugin_section, documented)])
+
+
+def generated() -> dict[Path, str]:
+    """Every generated document and what belongs into it."""
+    roles = (specs.parents[1] for specs in sorted(ROOT.glob("roles/*/meta/argument_specs.yml")))
+    return {ROOT / "docs/modules.md": modules_page(), **{role / "README.md": role_readme(role) for role in roles}}
+
+
+def main() -> None:
+    for path, text in generated().items():
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            print(f"wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

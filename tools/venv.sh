@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Makes .venv with what requirements.txt pins, with the first Python of 3.11 or newer that can make a virtual environment.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+new_enough='import sys; sys.exit(sys.version_info < (3, 11))'
+for name in python3.11 python3.12 python3.13 python3; do
+  if "$name" -c "$new_enough" 2> /dev/null; then python=$name && break; fi
+done
+if [[ -z ${python:-} ]]; then
+  echo "Python 3.11 or newer is needed, found: $(python3 --version 2>&1 || true). Install one (Debian 12, Ubuntu 24.04: apt install python3-venv)." >&2
+  exit 1
+fi
+
+if ! "$python" -c 'import ensurepip, venv' 2> /dev/null; then
+  if ! command -v apt-get > /dev/null || [[ $(id -u) != 0 ]]; then
+    echo "$python cannot make virtual environments. Install its venv package, e.g. sudo apt install $(basename "$python")-venv." >&2
+    exit 1
+  fi
+  apt-get update --quiet
+  DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet "$(basename "$python")-venv"
+fi
+
+if ! .venv/bin/python -c "$new_enough" 2> /dev/null; then
+  echo "Making .venv with $("$python" --version)"
+  rm -rf .venv
+  "$python" -m venv .venv
+fi
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements.txt
+touch .venv/.made
