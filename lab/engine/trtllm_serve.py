@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -219,13 +220,9 @@ def answers(port: int, name: str) -> bool:
         return False
 
 
-def start_nginx(processes: Processes, values: Mapping[str, Any]) -> None:
-    text = (HERE / "nginx.conf").read_text()
-    for key, value in values.items():
-        text = text.replace(f"@{key}@", str(value))
-    path = processes.folder / "nginx.conf"
-    path.write_text(text)
-    processes.start("nginx", ["nginx", "-e", "stderr", "-c", str(path)])
+def nginx_configuration(values: Mapping[str, Any]) -> str:
+    """Fill in the template; KeyError for a name that has no value."""
+    return re.sub("@([A-Z_]+)@", lambda match: str(values[match[1]]), (HERE / "nginx.conf").read_text())
 
 
 def out_of_memory() -> NoReturn:
@@ -310,8 +307,10 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
                 "MODEL": name,
                 "VERSION": VERSION,
                 "HARMONY": harmony,
+                "VOCABULARY_ERROR": VOCABULARY_ERROR,
             }
-            start_nginx(processes, values | {"VOCABULARY_ERROR": VOCABULARY_ERROR})
+            (folder / "nginx.conf").write_text(nginx_configuration(values))
+            processes.start("nginx", ["nginx", "-e", "stderr", "-c", str(folder / "nginx.conf")])
 
         if row["health"] == "503":
             listen_now()

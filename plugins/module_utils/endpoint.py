@@ -251,7 +251,7 @@ class Verification:
                 break
             if deadline.remaining() <= self._interval:
                 if deadline.remaining() <= 0 and before:
-                    check = before  # the last try had no time to see anything
+                    check = before  # the last try was cut short
                 spent = time.monotonic() - start
                 check = replace(check, status="fail", observed=f"{check.observed}, still so after {spent:.0f} s")
                 break

@@ -14,6 +14,7 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 HOST = "faults-1"
+LAB = {**os.environ, "LAB_PREFIX": "faults-", "LAB_HOSTS": "1"}
 UNIT = "trtllm-serve-0.service"
 CHAT = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "Are you there?"}], "max_tokens": 8}
 
@@ -33,10 +34,12 @@ class Fleet:
     host: str
 
     def playbook(self, name: str, *arguments: str, **variables: Any) -> Run:
-        command = ["ansible-playbook", name, "-i", "inventory/local", "--limit", self.host, *arguments]
+        command = ["ansible-playbook", name, "-i", "inventory/local", *arguments]
         if variables:
             command += ["--extra-vars", json.dumps(variables)]
-        done = subprocess.run(command, cwd=REPO, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        done = subprocess.run(
+            command, cwd=REPO, env=LAB, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
         return Run(done.returncode, done.stdout)
 
     def shell(self, script: str, check: bool = True) -> str:
@@ -60,8 +63,7 @@ class Fleet:
 
 
 def lab(playbook: str, *arguments: str) -> None:
-    environment = {**os.environ, "LAB_PREFIX": "faults-", "LAB_HOSTS": "1"}
-    subprocess.run(["ansible-playbook", f"lab/{playbook}.yml", *arguments], cwd=REPO, env=environment, check=True)
+    subprocess.run(["ansible-playbook", f"lab/{playbook}.yml", *arguments], cwd=REPO, env=LAB, check=True)
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,11 @@
 """A dry run on a host that was never touched succeeds and leaves its file system as it was."""
 
-from conftest import Fleet
+from tests.integration.conftest import Fleet
 
 # What a visit by SSH and Ansible leaves whatever it does, and what the running system writes by itself.
 NOT_OURS = r"^/(proc|sys|dev|run|tmp|var/tmp|var/log|var/lib/systemd|root/\.ansible|root/\.cache)(/|$)"
-SNAPSHOT = rf"find / -xdev -printf '%p %y %m %U:%G %s %T@\n' | grep -vE '{NOT_OURS}' | grep -vE '^/(root|var|tmp|run|dev)? ' | sort"
+LISTING = r"find / -xdev -printf '%p %y %m %U:%G %s %T@\n'"
+SNAPSHOT = f"{LISTING} | grep -vE '{NOT_OURS}' | grep -vE '^/(root|var|tmp|run|dev)? ' | sort"
 
 
 def test_dry_run_changes_nothing(untouched: Fleet) -> None:

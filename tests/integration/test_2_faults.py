@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import Fleet
+
+from tests.integration.conftest import Fleet
 
 REGISTRY = "registry.origin.test/nvidia/tensorrt-llm/release"
 

@@ -5,7 +5,8 @@ import subprocess
 import time
 
 import pytest
-from conftest import UNIT, Fleet
+
+from tests.integration.conftest import UNIT, Fleet
 
 CONTAINER = UNIT.removesuffix(".service")
 PATIENCE = 120  # seconds

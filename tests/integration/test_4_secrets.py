@@ -2,7 +2,7 @@
 
 import base64
 
-from conftest import REPO, UNIT, Fleet
+from tests.integration.conftest import REPO, UNIT, Fleet
 
 CONTAINER = UNIT.removesuffix(".service")
 ALLOWED = {"/etc/trtllm-fleet/hub_token 600", "/etc/trtllm-fleet/docker/config.json 600"}
@@ -27,7 +27,7 @@ def test_no_secret_on_the_host_outside_its_files(fleet: Fleet) -> None:
     for secret in canaries():
         files = fleet.shell(
             f"grep --recursive --files-with-matches --fixed-strings -e '{secret}' "
-            "/etc /root /home /opt /var/log /var/lib/trtllm-fleet /var/lib/systemd /srv/trtllm-fleet /run /tmp 2>/dev/null "
+            "/etc /root /home /opt /var/log /var/lib/trtllm-fleet /var/lib/systemd /srv /run /tmp 2>/dev/null "
             "| xargs --no-run-if-empty stat --format '%n %a'",
             check=False,
         )

@@ -36,6 +36,7 @@ from tests.unit.fake_systemd import FakeSystemd
 
 Run = Callable[..., "dict[str, Any]"]
 CANARY = "sk-canary-4711"
+AT_ONCE = 60  # a timeout for what must fail without waiting
 
 
 @pytest.fixture
@@ -48,8 +49,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
             options.setdefault("unit", "trtllm-serve-0")
         base_url = url.url if isinstance(url, FakeOpenAI) else url
         args = {"base_url": base_url, "model": MODEL, "timeout": 3, "interval": 0.05, **options}
+        start = time.monotonic()
         with patch_module_args(args), pytest.raises(SystemExit):
             endpoint_check.main()
+        assert args["timeout"] != AT_ONCE or time.monotonic() - start < 5
         return json.loads(capsys.readouterr().out)
 
     return run
@@ -336,13 +339,17 @@ def test_refused_until_the_deadline(run: Run) -> None:
     assert check(result, "health")["observed"].startswith("connection refused, still so after")
 
 
+def test_last_poll_cut_short_by_the_deadline_does_not_hide_what_was_seen(run: Run) -> None:
+    with FakeOpenAI(serving(health=[reply(503, {"message": "loading"}), hang])) as fake:
+        result = run(fake, timeout=0.4)
+    assert check(result, "health")["observed"].startswith("HTTP 503: loading, still so after")
+
+
 def test_failed_unit_stops_at_once_with_its_last_lines(run: Run) -> None:
     lines = [f"line {number}" for number in range(30)]
     systemd = FakeSystemd("starting", "running", "running", "failed", journal={"aaaa": lines, "": ["other"]})
-    start = time.monotonic()
     with FakeOpenAI(serving(health=[reset])) as fake:
-        result = run(fake, systemd, timeout=60, journal_lines=20)
-    assert time.monotonic() - start < 2
+        result = run(fake, systemd, timeout=AT_ONCE, journal_lines=20)
     assert result["stage"] == "health"
     assert check(result, "unit")["status"] == "pass"
     assert check(result, "health")["observed"].endswith("is failed (failed), result exit-code, exit status 1")
@@ -359,7 +366,7 @@ def test_failed_unit_stops_at_once_with_its_last_lines(run: Run) -> None:
 def test_unit_that_is_not_running(run: Run, state: str) -> None:
     systemd = FakeSystemd(state, journal={"aaaa": ["ValueError: unknown key"]})
     with FakeOpenAI(serving()) as fake:
-        result = run(fake, systemd, timeout=60)
+        result = run(fake, systemd, timeout=AT_ONCE)
     assert result["stage"] == "unit"
     assert ids(result) == ["unit"]
     assert result["journal"] == ([] if state == "missing" else ["ValueError: unknown key"])
@@ -369,7 +376,7 @@ def test_unit_that_is_not_running(run: Run, state: str) -> None:
 def test_unit_restarted_while_loading_shows_the_run_that_died(run: Run) -> None:
     systemd = FakeSystemd("running", "running", "second run", journal={"aaaa": ["CUDA out of memory"], "bbbb": ["hi"]})
     with FakeOpenAI(serving(health=[reset])) as fake:
-        result = run(fake, systemd, timeout=60)
+        result = run(fake, systemd, timeout=AT_ONCE)
     assert result["stage"] == "health"
     assert result["journal"] == ["CUDA out of memory"]
 
@@ -393,14 +400,14 @@ def test_unit_restarted_by_the_completion(run: Run) -> None:
 )
 def test_health_that_waiting_does_not_cure(run: Run, answer: Answer, observed: str, hint: str) -> None:
     with FakeOpenAI(serving(health=[answer])) as fake:
-        result = run(fake, timeout=60)
+        result = run(fake, timeout=AT_ONCE)
     assert result["stage"] == "health"
     assert check(result, "health")["observed"].startswith(observed)
     assert check(result, "health")["hint"].startswith(hint)
 
 
 def test_host_that_does_not_resolve(run: Run) -> None:
-    result = run("http://no-such-host.invalid:8000", timeout=60)
+    result = run("http://no-such-host.invalid:8000", timeout=AT_ONCE)
     assert result["stage"] == "health"
     assert "no-such-host.invalid does not resolve" in result["msg"]
 
@@ -419,7 +426,7 @@ def test_host_that_does_not_resolve(run: Run) -> None:
 )
 def test_wrong_model_list(run: Run, answer: Answer, observed: str) -> None:
     with FakeOpenAI(serving(models=[answer])) as fake:
-        result = run(fake, timeout=60)
+        result = run(fake, timeout=AT_ONCE)
     assert result["stage"] == "model"
     assert result["model"] is None
     assert check(result, "model")["observed"] == observed
@@ -431,7 +438,7 @@ def test_400_on_chat_names_the_vocabulary(run: Run) -> None:
     answer = reply(400, {"object": "error", "message": "failed to download or load vocab file", "code": 400})
     systemd = FakeSystemd("running", journal={"aaaa": ["Error in harmony chat completion"]})
     with FakeOpenAI(serving(chat=[answer])) as fake:
-        result = run(fake, systemd, timeout=60)
+        result = run(fake, systemd, timeout=AT_ONCE)
     assert result["stage"] == "completion"
     assert "HTTP 400: failed to download or load vocab file" in result["msg"]
     assert "model_weights_vocabulary_url" in result["msg"]
@@ -483,7 +490,7 @@ def test_400_on_chat_names_the_vocabulary(run: Run) -> None:
 )
 def test_bad_completion(run: Run, answer: Answer, observed: str) -> None:
     with FakeOpenAI(serving(chat=[answer])) as fake:
-        result = run(fake, timeout=60)
+        result = run(fake, timeout=AT_ONCE)
     assert result["stage"] == "completion"
     assert check(result, "completion")["observed"].startswith(observed)
     assert check(result, "completion")["hint"]
@@ -696,14 +703,14 @@ def test_tls_with_a_private_authority(run: Run, tmp_path: Path) -> None:
     both.write_text(cert.read_text() + key.read_text())
     with FakeOpenAI(serving(), cert_file=str(both)) as fake:
         assert run(fake, ca_file=str(cert))["ok"] is True
-        untrusted = run(fake, timeout=60)
+        untrusted = run(fake, timeout=AT_ONCE)
         plain = run(fake.url.replace("https", "http"), timeout=0.3)
     assert untrusted["stage"] == "health"
     assert "its TLS certificate is not trusted" in untrusted["msg"]
     assert "ca_file" in untrusted["msg"]
     assert plain["stage"] == "health"
     with FakeOpenAI(serving()) as fake:
-        result = run(fake.url.replace("http", "https"), timeout=60)
+        result = run(fake.url.replace("http", "https"), timeout=AT_ONCE)
     assert "TLS failed" in result["msg"]
 
 

@@ -31,7 +31,7 @@ def specs_of(role: Path) -> dict[str, Any]:
 @role
 def test_specs_and_defaults_say_the_same(role: Path) -> None:
     options = {name: spec for entry in specs_of(role).values() for name, spec in (entry.get("options") or {}).items()}
-    specified = {name: spec.get("default", "no default") for name, spec in options.items() if not spec.get("required")}
+    specified = {name: spec.get("default") for name, spec in options.items() if not spec.get("required")}
     assert specified == (read(role / "defaults/main.yml") or {})
 
 

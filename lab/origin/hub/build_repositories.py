@@ -167,8 +167,11 @@ def tokenizer() -> dict[str, object]:
     space, consonants, vowels = byte_alphabet()[ord(" ")], "bcdfghjklmnprstvwxyz", "aeiou"
     open_syllables = [(a, b) for a in consonants for b in vowels]
     closed_syllables = [(a + b, c) for a, b in open_syllables for c in consonants]
-    first_syllables = [(space, a + b) for a, b in open_syllables + closed_syllables]
-    merges = (open_syllables + closed_syllables + first_syllables)[: PLAIN_TOKENS - 256]
+    # In turns, inside a word and at its start, so that random ids of any range make words of about two syllables.
+    merges = open_syllables + [(space, a + b) for a, b in open_syllables]
+    for left, right in closed_syllables:
+        merges += [(left, right), (space + left, right)]
+    del merges[PLAIN_TOKENS - 256 :]
     tokens = byte_alphabet() + [left + right for left, right in merges]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return {
