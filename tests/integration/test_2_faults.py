@@ -56,7 +56,7 @@ def test_driver_too_old(fleet: Fleet) -> None:
 
 
 def test_wrong_hub_token(fleet: Fleet) -> None:
-    refused(fleet, "401", "model_weights_token", model_weights_token="hf_wrong")
+    refused(fleet, "refuses the hub token", "model_weights_token", model_weights_token="hf_wrong")
 
 
 def test_revision_that_does_not_exist(fleet: Fleet) -> None:

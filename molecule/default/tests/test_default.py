@@ -9,6 +9,10 @@ CONTAINER = "trtllm-serve-0"
 API = "http://127.0.0.1:8000"
 
 
+def knows_cdi(host):
+    return int(host.check_output("docker version --format '{{.Server.Version}}'").split(".")[0]) >= 25
+
+
 def request(host, path, body=None):
     """Status and decoded body of one request, sent from the host itself."""
     data = f"--header 'Content-Type: application/json' --data '{json.dumps(body)}'" if body else ""
@@ -64,7 +68,8 @@ def test_container_sees_eight_gpus_after_daemon_reload(host):
 def test_daemon_json_has_our_setting_and_still_that_of_others(host):
     assert json.loads(host.file("/etc/docker/daemon.json").content_string) == {
         "log-opts": {"max-size": "50m"},
-        "features": {"containerd-snapshotter": False, "cdi": True},
+        "features": {"containerd-snapshotter": False, **({"cdi": True} if knows_cdi(host) else {})},
+        **({} if knows_cdi(host) else {"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}),
     }
 
 
