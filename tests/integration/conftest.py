@@ -83,13 +83,39 @@ def fleet(untouched: Fleet) -> Fleet:
     return untouched
 
 
+@dataclass(frozen=True)
+class Hub:
+    """The lab's hub: faults to switch on, and the log of what it was asked."""
+
+    def call(self, method: str, path: str, body: Any = None) -> str:
+        command = ["docker", "exec", "trtllm-lab-origin", "curl", "--silent", "--fail", "--request", method]
+        if body is not None:
+            command += ["--data", json.dumps(body)]
+        command.append(f"http://127.0.0.1:8090/_lab/{path}")
+        return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+
+    def fault(self, **fault: Any) -> None:
+        self.call("POST", "faults", fault)
+
+    def heal(self) -> None:
+        self.call("DELETE", "faults")
+
+    def forget(self) -> None:
+        self.call("DELETE", "requests")
+
+    def fetched(self) -> dict[str, int]:
+        """Bytes sent of each file since the log was emptied, by file name."""
+        sent: dict[str, int] = {}
+        for request in json.loads(self.call("GET", "requests")):
+            if request["method"] == "GET" and "/resolve/" in request["path"]:
+                name = request["path"].rsplit("/", 1)[-1]
+                sent[name] = sent.get(name, 0) + request["bytes"]
+        return sent
+
+
 @pytest.fixture
-def hub_fault() -> Iterator[Any]:
-    """Switches a fault of the lab's hub on; switches all of them off afterwards."""
-
-    def call(*arguments: str) -> None:
-        command = ["docker", "exec", "trtllm-lab-origin", "curl", "--silent", "--fail", *arguments]
-        subprocess.run([*command, "http://127.0.0.1:8090/_lab/faults"], check=True, stdout=subprocess.DEVNULL)
-
-    yield lambda **fault: call("--request", "POST", "--data", json.dumps(fault))
-    call("--request", "DELETE")
+def hub() -> Iterator[Hub]:
+    """The hub; faults that a test left on are switched off."""
+    hub = Hub()
+    yield hub
+    hub.heal()

@@ -67,15 +67,6 @@ def test_image_tag_that_is_missing(fleet: Fleet) -> None:
     refused(fleet, "1.2.0", "serving_recipe_image", serving_recipe_image=f"{REGISTRY}:1.2.0")
 
 
-def test_hub_cut_in_the_middle_of_a_file(fleet: Fleet, hub_fault: Any) -> None:
-    # The client tries a cut connection again by itself, so the hub has to stay bad for longer than that.
-    hub_fault(kind="cut", path_glob="*.safetensors", after_bytes=1_000_000, times=1000)
-    refused(fleet, "trtllm-weights.service", "model_weights_hub_url", model_weights_dir="/srv/elsewhere")
-    hub_fault(kind="none")
-    partial = int(fleet.shell("du --summarize --bytes /srv/elsewhere | cut -f1"))
-    assert partial > 1_000_000, "nothing was kept to resume from"
-
-
 def test_engine_that_dies_at_start(fleet: Fleet) -> None:
     refused(fleet, "insufficient GPU memory", "The previous release serves again",
             serving_recipe_environment={"LAB_ENGINE_FAULT": "die"})  # fmt: skip

@@ -18,7 +18,7 @@ def container(fleet: Fleet) -> str:
 
 
 def comes_back(fleet: Fleet, before: str) -> bool:
-    """Whether another container answers in time. The one of ``before`` may answer a while longer than its daemon lives."""
+    """Whether another container answers in time; that of ``before`` may answer a while longer than its daemon lives."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if container(fleet) not in ("", before) and fleet.chat() == 200:

@@ -10,7 +10,7 @@ VERSION = "nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u
 def test_working_driver_is_left_alone_unless_it_is_ours(fleet: Fleet) -> None:
     fleet.shell("mv /etc/apt/preferences.d/nvidia-cuda /root/nvidia-cuda.away")
     try:
-        run = fleet.playbook("playbooks/prepare.yml", "--tags", "nvidia_driver_install", nvidia_driver_version=NEWER)
+        run = fleet.playbook("site.yml", "--tags", "nvidia_driver_install", nvidia_driver_version=NEWER)
         assert run.status == 0, run.output
         assert fleet.shell(VERSION).strip() == "580.159.04"
     finally:

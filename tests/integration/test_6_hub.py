@@ -1,0 +1,41 @@
+"""A hub that breaks off, and one that sends wrong bytes: one clear error, nothing lost, mended by the next run."""
+
+from tests.integration.conftest import Fleet, Hub
+
+SHARD = "model-00014-of-00014.safetensors"
+
+
+def test_hub_cut_in_the_middle_of_a_file(fleet: Fleet, hub: Hub) -> None:
+    release = fleet.release()
+    # The client tries a cut connection again by itself, so the hub stays bad for longer than that.
+    hub.fault(kind="cut", path_glob=f"*{SHARD}", after_bytes=1_000_000, times=1000)
+    hub.forget()
+    run = fleet.playbook("site.yml", model_weights_dir="/srv/elsewhere")
+    assert run.status != 0
+    assert "trtllm-weights.service" in run.output
+    assert "model_weights_hub_url" in run.output
+    assert (fleet.release(), fleet.chat()) == (release, 200), "what served before still serves"
+    whole = set(hub.fetched()) - {SHARD}
+    assert len(whole) > 10
+
+    hub.heal()
+    hub.forget()
+    run = fleet.playbook("site.yml", model_weights_dir="/srv/elsewhere")
+    assert run.status == 0, run.output
+    assert set(hub.fetched()) == {SHARD}, "what had arrived is not fetched again"
+    assert fleet.chat() == 200
+
+
+def test_wrong_bytes_are_found_and_fetched_again(fleet: Fleet, hub: Hub) -> None:
+    release = fleet.release()
+    hub.fault(kind="corrupt", path_glob=f"*{SHARD}", times=1000)
+    run = fleet.playbook("site.yml", model_weights_dir="/srv/third")
+    assert run.status != 0
+    assert SHARD in run.output
+    assert (fleet.release(), fleet.chat()) == (release, 200), "what served before still serves"
+
+    hub.heal()
+    run = fleet.playbook("site.yml", model_weights_dir="/srv/third")
+    assert run.status == 0, run.output
+    assert fleet.chat() == 200
+    assert fleet.playbook("site.yml").status == 0, "and back to the usual place"
