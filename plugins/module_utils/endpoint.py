@@ -210,8 +210,8 @@ class Verification:
             if not self._stage(id, attempt, limit):
                 break
         else:
-            assert self._completion is not None
-            self._checks += judge(self._wanted, self._completion)
+            if self._completion is not None:  # which it is not after the last stage
+                self._checks += judge(self._wanted, self._completion)
             if self._wanted.tool_call:
                 self._stage("tool_call", self._tool_call, 0)
         # Before the completion every try looked at the unit already.
@@ -223,7 +223,7 @@ class Verification:
             summary,
             model=self._wanted.model if self._listed else None,
             server_version=self._version,
-            completion=self._completion.facts() if self._completion else None,
+            completion=dict(self._completion.facts(), prompt=self._wanted.prompt) if self._completion else None,
             unit=self._unit.facts() if self._unit else None,
             journal=[] if summary["ok"] else self._journal(journal_lines),
         )
@@ -284,8 +284,7 @@ class Verification:
         return None
 
     def _active(self) -> Check:
-        assert self._unit is not None
-        up = self._unit.active_state == "active" and not self._unit.job_pending
+        up = self._unit is not None and self._unit.active_state == "active" and not self._unit.job_pending
         return self._said("pass" if up else "unknown", self._unit, "active", "" if up else HINT_JOURNAL)
 
     def _health(self) -> Check:

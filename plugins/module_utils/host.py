@@ -28,7 +28,7 @@ GIB = 2**30
 # The variable's name and vendor GUID: UEFI specification, "Globally Defined Variables".
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 # Written by the role nvidia_driver: where it exists the driver is that role's own, to be replaced at will.
-DRIVER_PIN = "/etc/apt/preferences.d/nvidia-cuda"
+DRIVER_MARKER = "/var/lib/trtllm-fleet/nvidia_driver"
 RUN_UNINSTALLER = "/usr/bin/nvidia-uninstall"
 TCP_LISTEN = "0A"  # kernel, include/net/tcp_states.h
 
@@ -196,7 +196,7 @@ def check_driver(gpu: Mapping[str, Any], wanted: Wanted, root: Path, runner: Run
     driver = gpu["driver"]
     state, version = driver["state"], driver["version"] or ""
     floor = wanted.driver_floor or "0"
-    ours = _at(root, DRIVER_PIN).exists()
+    ours = _at(root, DRIVER_MARKER).exists()
     installing = bool(wanted.driver_version) and (
         state != "ok" or (version != wanted.driver_version and (wanted.driver_replace or ours))
     )

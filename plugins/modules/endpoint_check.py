@@ -196,6 +196,9 @@ completion:
     api:
       description: The API that was used.
       type: str
+    prompt:
+      description: What was asked.
+      type: str
     text:
       description: Its content.
       type: str
@@ -219,6 +222,7 @@ completion:
       type: float
   sample:
     api: chat
+    prompt: Where is New York? Answer in one sentence.
     text: New York is in the northeast of the United States.
     reasoning: The user asks for a location.
     finish_reason: stop

@@ -294,7 +294,7 @@ def test_driver_that_is_too_old_names_the_variables(fake: FakeHost) -> None:
 
 def test_our_own_driver_is_replaced_without_being_told(fake: FakeHost) -> None:
     fake.smi = OLD
-    fake.write("etc/apt/preferences.d/nvidia-cuda", "")
+    fake.write("var/lib/trtllm-fleet/nvidia_driver", "")
     assert fake.check("driver", **PLAN)["status"] == "pass"
     reboot = fake.check("reboot", **PLAN)
     assert "the kernel module 570.148.08 is loaded" in reboot["observed"]

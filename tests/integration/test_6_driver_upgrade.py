@@ -8,13 +8,13 @@ VERSION = "nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u
 
 
 def test_working_driver_is_left_alone_unless_it_is_ours(fleet: Fleet) -> None:
-    fleet.shell("mv /etc/apt/preferences.d/nvidia-cuda /root/nvidia-cuda.away")
+    fleet.shell("mv /var/lib/trtllm-fleet/nvidia_driver /root/nvidia_driver.away")
     try:
         run = fleet.playbook("site.yml", "--tags", "nvidia_driver_install", nvidia_driver_version=NEWER)
         assert run.status == 0, run.output
         assert fleet.shell(VERSION).strip() == "580.159.04"
     finally:
-        fleet.shell("mv /root/nvidia-cuda.away /etc/apt/preferences.d/nvidia-cuda")
+        fleet.shell("mv /root/nvidia_driver.away /var/lib/trtllm-fleet/nvidia_driver")
 
 
 def test_reboot_needs_consent(fleet: Fleet) -> None:
