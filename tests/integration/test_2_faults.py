@@ -68,15 +68,15 @@ def test_image_tag_that_is_missing(fleet: Fleet) -> None:
 
 
 def test_engine_that_dies_at_start(fleet: Fleet) -> None:
-    refused(fleet, "insufficient GPU memory", "The previous release serves again",
+    refused(fleet, "insufficient GPU memory", "The previous release serves again: /etc/trtllm-fleet/",
             serving_recipe_environment={"LAB_ENGINE_FAULT": "die"})  # fmt: skip
 
 
 def test_engine_that_never_gets_ready(fleet: Fleet) -> None:
-    refused(fleet, "trtllm_server_start_timeout", "The previous release serves again",
+    refused(fleet, "trtllm_server_start_timeout", "The previous release serves again: /etc/trtllm-fleet/",
             serving_recipe_environment={"LAB_ENGINE_FAULT": "hang"}, trtllm_server_start_timeout=25)  # fmt: skip
 
 
 def test_engine_that_is_healthy_and_answers_400(fleet: Fleet) -> None:
-    refused(fleet, "400", "model_weights_vocabulary_url", "The previous release serves again",
+    refused(fleet, "400", "model_weights_vocabulary_url", "The previous release serves again: /etc/trtllm-fleet/",
             serving_recipe_environment={"LAB_ENGINE_FAULT": "health_only"})  # fmt: skip

@@ -52,7 +52,11 @@ class Host:
             "NVIDIA_LAB_CAPTURES": str(CAPTURES),
         }
         result = subprocess.run(
-            [sys.executable, self.smi, *arguments], env=os.environ | environment, capture_output=True, text=True
+            [sys.executable, self.smi, *arguments],
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert not result.stderr
         return result.returncode, result.stdout
