@@ -10,7 +10,8 @@ API = "http://127.0.0.1:8000"
 
 
 def knows_cdi(host):
-    return int(host.check_output("docker version --format '{{.Server.Version}}'").split(".")[0]) >= 25
+    """Docker version 26.1.5, build …: CDI came with 25."""
+    return int(host.check_output("docker --version").split()[2].split(".")[0]) >= 25
 
 
 def request(host, path, body=None):
@@ -104,3 +105,9 @@ def test_model_and_completion(host):
 def test_secrets_are_root_only(host):
     for path in ("/etc/trtllm-fleet/hub_token", "/etc/trtllm-fleet/docker/config.json"):
         assert (host.file(path).user, host.file(path).mode) == ("root", 0o600)
+
+
+def test_apt_works_although_somebody_else_had_named_the_repository(host):
+    assert not host.file("/etc/apt/sources.list.d/nvidia-container-toolkit.list").exists
+    assert host.file("/etc/apt/sources.list.d/nvidia-container-toolkit.list.replaced").exists
+    host.check_output("apt-get check")
