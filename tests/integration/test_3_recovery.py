@@ -47,7 +47,8 @@ def test_host_restarted(fleet: Fleet) -> None:
     assert comes_back(fleet, before)
 
 
-def test_second_run_changes_nothing(fleet: Fleet) -> None:
-    run = fleet.playbook("site.yml")
+@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "dry-run"])
+def test_second_run_changes_nothing(fleet: Fleet, arguments: list[str]) -> None:
+    run = fleet.playbook("site.yml", *arguments)
     assert run.status == 0, run.output
     assert re.findall(r"changed=(\d+)", run.output) == ["0"], run.output
