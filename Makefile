@@ -11,7 +11,7 @@ programs = $(shell git ls-files -co --exclude-standard ':!collections' ':!*.j2' 
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: lab-up ## Simulated GPU hosts to verified endpoints (LAB_HOSTS=1, LAB_GPU=b200x8)
@@ -52,9 +52,13 @@ molecule: $(venv) ## A Molecule scenario on lab hosts (SCENARIO=default)
 faults: $(venv) ## Dry run, faults, recovery and secrets on a lab host (slow)
 	pytest -vv tests/integration
 
+.PHONY: bench-recipes
+bench-recipes: $(venv) ## CPU time of the controller for the recipes of a fleet (HOSTS=1000)
+	PYTHONPATH=collections python -m tools.bench recipes --hosts $(or $(HOSTS),1000)
+
 .PHONY: docs
-docs: $(venv) ## Write the documents that are generated from specs
-	tools/docs.py
+docs: $(venv) ## Write the documents that are generated from specs and data
+	PYTHONPATH=collections python -m tools.docs
 
 .PHONY: lab-up
 lab-up: $(venv) ## Start the lab's hosts and its internet

@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes the documents that follow from specs: each role's README.md and docs/modules.md.
+"""Writes the documents that follow from specs and data: each role's README.md, docs/modules.md, and the recipes' pages.
 
 tests/unit/test_repo.py fails while one of them differs from what this writes.
 """
@@ -10,13 +9,15 @@ tests/unit/test_repo.py fails while one of them differs from what this writes.
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tools import recipe_pages
+from tools.markdown import bullets, literal, table
 
 ROOT = Path(__file__).resolve().parents[1]
 COLLECTION = "trtllm.fleet"
@@ -47,16 +48,6 @@ def sentences(text: str | list[str] | None) -> list[str]:
     return [" ".join(sentence.split()) for sentence in found]
 
 
-def literal(value: Any) -> str:
-    """A default as somebody would write it in YAML, on one line."""
-    return f"`{value}`" if isinstance(value, str) and value else f"`{json.dumps(value)}`"
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
-
-
 def option_rows(options: dict[str, Any], parent: str = "") -> Iterator[list[str]]:
     """One row for each option and, below it, for each of its sub-options: name, type, default, description."""
     for name, spec in options.items():
@@ -84,7 +75,7 @@ def role_readme(role: Path) -> str:
         if entry != "main":
             parts.append(f"## Entry point `{entry}`\n")
         parts.append(sentences(spec["short_description"])[0].rstrip(".") + ".\n")
-        parts.append("".join(f"- {sentence}\n" for sentence in sentences(spec.get("description"))))
+        parts.append(bullets(sentences(spec.get("description"))))
         if spec.get("options"):
             parts.append(options_table("Variable", spec["options"]))
     return "\n".join(part for part in parts if part)
@@ -113,7 +104,7 @@ def plugin_section(docs: dict[str, Any]) -> str:
     parts = [
         f"## {COLLECTION}.{name}\n",
         sentences(about["short_description"])[0].rstrip(".") + ".\n",
-        "".join(f"- {sentence}\n" for sentence in sentences(about["description"])),
+        bullets(sentences(about["description"])),
     ]
     if about.get("attributes"):
         support = (f"{key}: {value['support']}" for key, value in about["attributes"].items())
@@ -142,12 +133,17 @@ def modules_page() -> str:
 def generated() -> dict[Path, str]:
     """Every generated document and what belongs into it."""
     roles = (specs.parents[1] for specs in sorted(ROOT.glob("roles/*/meta/argument_specs.yml")))
-    return {ROOT / "docs/modules.md": modules_page(), **{role / "README.md": role_readme(role) for role in roles}}
+    return {
+        ROOT / "docs/modules.md": modules_page(),
+        **{ROOT / "docs" / name: text for name, text in recipe_pages.pages().items()},
+        **{role / "README.md": role_readme(role) for role in roles},
+    }
 
 
 def main() -> None:
     for path, text in generated().items():
         if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text)
             print(f"wrote {path.relative_to(ROOT)}")
 

@@ -74,5 +74,10 @@ def _type(key: str, spec: Row) -> Any:
 
 
 def effective(row: Row, given: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the options given on the command line with those of the file, in the order of the release."""
-    return {**given, **file} if row["precedence"] == "file" else {**file, **given}
+    """Merge the options given on the command line with those of the file, in the order of the release.
+
+    What a release heeds on its command line only is the default where it is not given there.
+    """
+    merged = {**given, **file} if row["precedence"] == "file" else {**file, **given}
+    ignored = {name for name in row.get("command_line", []) if name not in given}
+    return {name: value for name, value in merged.items() if name not in ignored}

@@ -32,11 +32,15 @@ from typing import Any, NoReturn
 
 import yaml
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.options import expand_releases
 from lab.engine import options
 
 HERE = Path(__file__).resolve().parent
 VERSION = os.environ.get("TRT_LLM_VERSION", "")
 VOCABULARY_ERROR = "error downloading or loading vocab file: failed to download or load vocab file"
+# What a release that does not parse the harmony format answers: the text of all channels.
+RAW_HARMONY = """sub_filter_types application/json;
+      sub_filter '"content":"' '"content":"analysisThe user asks something.assistantfinal';"""
 STOP_SECONDS = 1.5  # children that have not gone by then are killed: docker stop is to take less than two seconds
 
 
@@ -285,8 +289,8 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
     name = args.get("served_model_name") or (checkpoint.name if checkpoint == Path(model) else model)
     asked = fault()
-    harmony = ""
-    if asked == "health_only" or not vocabulary_is_good(config):
+    harmony = "" if row["harmony"] else RAW_HARMONY
+    if asked == "health_only" or (row["harmony"] and not vocabulary_is_good(config)):
         body = json.dumps(
             {"object": "error", "message": VOCABULARY_ERROR, "type": "internal_error", "param": None, "code": 400}
         )
@@ -336,7 +340,7 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
 def main() -> None:
     """Run `trtllm-serve [serve] MODEL ...`."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    row = options.release(yaml.safe_load((HERE / "releases.yml").read_text())["__serving_recipe_releases"], VERSION)
+    row = options.release(expand_releases(json.loads((HERE / "releases.json").read_text())), VERSION)
     arguments = sys.argv[1:]
     options.command(row, partial(serve, row)).main(
         arguments[arguments[:1] == ["serve"] :], prog_name="trtllm-serve serve"

@@ -20,8 +20,9 @@ seealso:
 options:
   _input:
     description:
-      - C(model), C(use_case), C(image) and C(port) as in the variables of the role.
-      - C(gpu_type) and C(gpu_count) may be V(null) when C(detected) holds the result of M(trtllm.fleet.gpu_info).
+      - C(model), C(use_case) and C(port) as in the variables of the role, and C(name), C(image) and
+        C(gpus_per_instance), which may be V(null).
+      - C(gpu_type), C(gpu_count) and C(gpus) may be V(null) when C(detected) is the result of M(trtllm.fleet.gpu_info).
       - C(engine_options), C(environment) and C(limits) override what the recipe says.
     type: dict
     required: true
@@ -53,6 +54,9 @@ _value:
     model:
       description: Model by its name on the hub.
       type: str
+    document:
+      description: Name of the document's configuration, V(null) for the best known one.
+      type: str
     use_case:
       description: Use case.
       type: str
@@ -60,7 +64,10 @@ _value:
       description: Row of the hardware table.
       type: str
     gpu_count:
-      description: Number of GPUs used.
+      description: Number of GPUs used, by all instances together.
+      type: int
+    gpus_per_instance:
+      description: Number of GPUs of each instance.
       type: int
     architecture:
       description: GPU architecture.
@@ -77,15 +84,23 @@ _value:
       description: How C(/health) looks while the engine loads, V(refused) or V(503).
       type: str
     instances:
-      description: Server processes, each with its name, GPU indices and TCP port.
+      description: Server processes, each with its name, GPU indices, TCP port, and the NUMA node that its GPUs share.
       type: list
       elements: dict
       sample:
         - name: serve-0
-          gpus: [0, 1, 2, 3, 4, 5, 6, 7]
+          gpus: [0, 1, 2, 3]
           port: 8000
+          numa_node: 0
+        - name: serve-1
+          gpus: [4, 5, 6, 7]
+          port: 8001
+          numa_node: 1
     engine_options:
       description: Content of the YAML file for C(trtllm-serve --config).
+      type: dict
+    flags:
+      description: Those of them that the release heeds on its command line only; older releases have some.
       type: dict
     environment:
       description: Environment variables of the container.
@@ -96,12 +111,21 @@ _value:
     requires:
       description: What the host must have; C(driver) is a lowest version, C(gpu_memory_mib) is for each GPU.
       type: dict
+    memory:
+      description: Estimate of one GPU's memory, in MiB, and of the tokens that the KV cache holds (docs/memory.md).
+      type: dict
     provenance:
-      description: Every value with its source, as C(option), C(value) and C(source).
+      description:
+        - Every value with its source, as C(option), C(value) and C(source).
+        - Where an operator's value takes the place of another one of the recipe, C(instead_of) is that.
       type: list
       elements: dict
+    notes:
+      description: Consequences of the recipe's own values that an operator should know.
+      type: list
+      elements: str
     warnings:
-      description: What an operator should know.
+      description: The same of the operator's values, and an image tag that no release row has.
       type: list
       elements: str
 """
@@ -115,6 +139,7 @@ from ansible.errors import AnsibleFilterError
 from ansible.module_utils.common.yaml import yaml_load
 from ansible.utils.display import Display
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.options import expand_releases
 from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import RecipeError, Tables, resolve
 
 DATA = Path(__file__).parents[2] / "roles" / "serving_recipe" / "vars"
@@ -126,15 +151,19 @@ def _load(path: Path) -> Any:
     return value
 
 
+def _load_all(folder: str) -> list[Any]:
+    return [_load(path) for path in sorted((DATA / folder).glob("*.yml"))]
+
+
 @cache
 def load_tables() -> Tables:
     """The data of the role, read here because templating it for every host of a fleet would cost more than the rest."""
-    models = [_load(path) for path in sorted((DATA / "models").glob("*.yml"))]
     return Tables(
         hardware=_load(DATA / "hardware.yml"),
-        models={model["id"]: model for model in models},
+        models={model["id"]: model for model in _load_all("models")},
+        documents={document["name"]: document for documents in _load_all("documents") for document in documents},
         base=_load(DATA / "base.yml"),
-        releases=_load(DATA / "releases.yml"),
+        releases=expand_releases(_load_all("releases")),
     )
 
 

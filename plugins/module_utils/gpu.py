@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,6 +26,11 @@ BRIDGE_CLASS = "0x0680"  # "other bridge": NVSwitch of HGX H200 (0x22a3) and old
 # From HGX B200 on, the switches are reached through ConnectX bridges whose vital product data names that use.
 SWITCH_MANAGEMENT = b"SW_MNG"
 VPD_BYTES = 4096
+# What nvidia-smi prints in place of a GPU that the driver knows and cannot reach, with or without the GPU's number, on
+# either output stream: NVIDIA/open-gpu-kernel-modules#387, NVIDIA/nvidia-container-runtime#189.
+UNREACHABLE = re.compile(r"device handle for GPU *(?:\d+: *)?([0-9A-F]{4,8}(?::[0-9A-F]{2}){2}\.\d)", re.IGNORECASE)
+# What it has for the memory size of a GPU that it lost later (NVIDIA/k8s-test-infra, qx-gb200-lost.xml).
+LOST = ("GPU is lost", "GPU requires reset", "Unknown Error")
 
 State = Literal["ok", "absent", "mismatch", "no_devices", "failed", "timeout"]
 
@@ -65,12 +71,23 @@ class Gpu:
     memory_used_mib: int | None = None
     compute_mode: str | None = None
     mig: bool | None = None
+    mig_devices: int | None = None
     ecc: bool | None = None
     persistence_mode: bool | None = None
     addressing_mode: str | None = None
     fabric_state: str | None = None
     fabric_status: str | None = None
-    processes: int | None = None
+    processes: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What ``nvidia-smi -q -x`` tells: the ``gpus`` that work, in its order, and the addresses of the ``lost`` ones."""
+
+    version: str | None = None
+    cuda_version: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,8 +121,8 @@ def scan_pci(root: Path = PCI_DEVICES) -> list[PciDevice]:
     found = []
     for device in sorted(root.iterdir()) if root.is_dir() else []:
         vendor = _attribute(device, "vendor")
-        if vendor not in (NVIDIA, MELLANOX):
-            continue
+        if vendor not in (NVIDIA, MELLANOX) or os.path.basename(os.path.realpath(device / "driver")) == "vfio-pci":
+            continue  # the latter belongs to a virtual machine
         numa_node = int(_attribute(device, "numa_node") or -1)
         pci = PciDevice(
             address=device.name,
@@ -142,34 +159,53 @@ def _sysfs_address(bus_id: str) -> str:
     return f"{int(domain, 16):04x}:{rest}"
 
 
-def parse_smi(text: str) -> tuple[Driver, list[Gpu]]:
-    """Driver and GPUs from the output of ``nvidia-smi -q -x``, in its order. Raises ElementTree.ParseError."""
-    log = ElementTree.fromstring(text)
-    gpus = []
-    for index, gpu in enumerate(log.iter("gpu")):
-        device_id = _text(gpu, "pci/pci_device_id")  # 233510DE: device, then vendor
-        gpus.append(
-            Gpu(
-                address=_sysfs_address(gpu.attrib["id"]),
-                device_id=f"0x{device_id[:4].lower()}" if device_id else None,
-                index=index,
-                minor=_number(gpu, "minor_number"),
-                uuid=_text(gpu, "uuid"),
-                product_name=_text(gpu, "product_name"),
-                architecture=_text(gpu, "product_architecture"),
-                memory_total_mib=_number(gpu, "fb_memory_usage/total"),
-                memory_used_mib=_number(gpu, "fb_memory_usage/used"),
-                compute_mode=_text(gpu, "compute_mode"),
-                mig=_enabled(gpu, "mig_mode/current_mig"),
-                ecc=_enabled(gpu, "ecc_mode/current_ecc"),
-                persistence_mode=_enabled(gpu, "persistence_mode"),
-                addressing_mode=_text(gpu, "addressing_mode"),
-                fabric_state=_text(gpu, "fabric/state"),
-                fabric_status=_text(gpu, "fabric/status"),
-                processes=len(gpu.findall("processes/process_info")),
-            )
-        )
-    return Driver(True, "ok", version=_text(log, "driver_version"), cuda_version=_text(log, "cuda_version")), gpus
+def _parse_gpu(gpu: ElementTree.Element, index: int) -> Gpu:
+    device_id = _text(gpu, "pci/pci_device_id")  # 233510DE: device, then vendor
+    return Gpu(
+        address=_sysfs_address(gpu.attrib["id"]),
+        device_id=f"0x{device_id[:4].lower()}" if device_id else None,
+        index=index,
+        minor=_number(gpu, "minor_number"),
+        uuid=_text(gpu, "uuid"),
+        product_name=_text(gpu, "product_name"),
+        architecture=_text(gpu, "product_architecture"),
+        memory_total_mib=_number(gpu, "fb_memory_usage/total"),
+        memory_used_mib=_number(gpu, "fb_memory_usage/used"),
+        compute_mode=_text(gpu, "compute_mode"),
+        mig=_enabled(gpu, "mig_mode/current_mig"),
+        mig_devices=len(gpu.findall("mig_devices/mig_device")),
+        ecc=_enabled(gpu, "ecc_mode/current_ecc"),
+        persistence_mode=_enabled(gpu, "persistence_mode"),
+        addressing_mode=_text(gpu, "addressing_mode"),
+        fabric_state=_text(gpu, "fabric/state"),
+        fabric_status=_text(gpu, "fabric/status"),
+        processes=tuple(
+            pid
+            for process in gpu.findall("processes/process_info")
+            if "C" in (_text(process, "type") or "") and (pid := _number(process, "pid")) is not None
+        ),
+    )
+
+
+def parse_smi(text: str) -> Answer:
+    """The output of ``nvidia-smi -q -x``, also where complaints surround its XML or it broke off after a GPU."""
+    unreachable = {_sysfs_address(bus_id) for bus_id in UNREACHABLE.findall(text)}
+    # From the root's begin to the last GPU that is whole.
+    document = text[max(text.find("<nvidia_smi_log"), 0) : max(text.rfind("</gpu>"), 0)] + "</gpu></nvidia_smi_log>"
+    try:
+        log = ElementTree.fromstring(document)
+    except ElementTree.ParseError:
+        return Answer(lost=tuple(sorted(unreachable)))
+    elements = {_sysfs_address(element.attrib["id"]): element for element in log.iter("gpu")}
+    gpus, lost = [], set(unreachable)
+    for position, (address, element) in enumerate(elements.items()):
+        if (element.findtext("fb_memory_usage/total") or "").strip() in LOST:
+            lost.add(address)
+        else:
+            # One that cannot be reached has no element, and still its number in the order of addresses.
+            skipped = sum(other < address for other in unreachable - set(elements))
+            gpus.append(_parse_gpu(element, position + skipped))
+    return Answer(_text(log, "driver_version"), _text(log, "cuda_version"), tuple(gpus), tuple(sorted(lost)))
 
 
 def explain_failure(result: CommandResult, timeout: float) -> tuple[State, str]:
@@ -192,20 +228,22 @@ def explain_failure(result: CommandResult, timeout: float) -> tuple[State, str]:
     return "failed", f"nvidia-smi ended with {result.rc} and said: {said}"
 
 
-def query_driver(smi: str | None, timeout: float, runner: Runner = run) -> tuple[Driver, list[Gpu]]:
-    """Ask ``nvidia-smi``, at the path ``smi``, for at most ``timeout`` seconds; None stands for not installed."""
+def query_driver(smi: str | None, timeout: float, runner: Runner = run) -> tuple[Driver, Answer]:
+    """Ask ``nvidia-smi``, at the path ``smi``, for at most ``timeout`` seconds; None stands for not installed.
+
+    It ends with an error where one GPU of several is lost; the others count all the same.
+    """
     if smi is None:
-        return Driver(False, "absent", "nvidia-smi is not installed"), []
+        return Driver(False, "absent", "nvidia-smi is not installed"), Answer()
     result = runner([smi, "-q", "-x"], timeout)
-    if result.rc == 0:
-        try:
-            driver, gpus = parse_smi(result.stdout)
-        except ElementTree.ParseError:
-            gpus = []
-        if gpus:
-            return driver, gpus
+    answer = parse_smi(result.text)
+    if answer.gpus:
+        return Driver(True, "ok", version=answer.version, cuda_version=answer.cuda_version), answer
+    if answer.lost:
+        lost = ", ".join(answer.lost)
+        return Driver(True, "no_devices", f"no GPU works ({lost}): look for Xid in the kernel log, then reboot"), answer
     state, message = explain_failure(result, timeout)
-    return Driver(True, state, message), []
+    return Driver(True, state, message), answer
 
 
 def kernel_module(text: str) -> tuple[str, str | None]:
@@ -217,9 +255,9 @@ def kernel_module(text: str) -> tuple[str, str | None]:
 
 
 def _merge(pci: Sequence[PciDevice], gpus: Sequence[Gpu]) -> list[Gpu]:
-    """The driver's GPUs with their NUMA nodes; those of the PCI bus where the driver shows none."""
+    """The driver's GPUs with their NUMA nodes; those of the PCI bus, numbered as a driver does, where it shows none."""
     if not gpus:
-        return [Gpu(device.address, device.device_id, device.numa_node) for device in pci]
+        return [Gpu(device.address, device.device_id, device.numa_node, index) for index, device in enumerate(pci)]
     nodes = {device.address: device.numa_node for device in pci}
     return [Gpu(**dict(asdict(gpu), numa_node=nodes.get(gpu.address))) for gpu in gpus]
 
@@ -229,11 +267,11 @@ def _only(values: Sequence[Any]) -> Any:
     return values[0] if values and all(value == values[0] for value in values) else None
 
 
-def describe(pci: Sequence[PciDevice], driver: Driver, shown: Sequence[Gpu], module_text: str) -> dict[str, Any]:
+def describe(pci: Sequence[PciDevice], driver: Driver, answer: Answer, module_text: str) -> dict[str, Any]:
     """Everything known of a host's GPUs, as M(trtllm.fleet.gpu_info) returns it."""
     on_bus = [device for device in pci if device.is_gpu]
-    gpus = _merge(on_bus, shown)
-    addresses = {gpu.address for gpu in gpus}
+    gpus = _merge(on_bus, answer.gpus)
+    known = {device.address for device in on_bus} | set(answer.lost)
     flavour, module_version = kernel_module(module_text)
     kinds = [(gpu.product_name, gpu.device_id, gpu.memory_total_mib) for gpu in gpus]
     # One GPU that is not done keeps the whole fabric from being used, so it is the one to report.
@@ -241,7 +279,7 @@ def describe(pci: Sequence[PciDevice], driver: Driver, shown: Sequence[Gpu], mod
     return {
         "gpus": [asdict(gpu) for gpu in gpus],
         "count": len(gpus),
-        "missing": [device.address for device in on_bus if device.address not in addresses],
+        "missing": sorted(known - {gpu.address for gpu in gpus}),
         "product_name": _only([gpu.product_name for gpu in gpus]),
         "homogeneous": _only(kinds) is not None,
         "pci_device_ids": sorted({gpu.device_id for gpu in gpus if gpu.device_id}),
@@ -264,5 +302,5 @@ def read_gpus(
     module_file: Path = KERNEL_MODULE,
 ) -> dict[str, Any]:
     """Look at this host: its PCI bus, ``nvidia-smi`` at the path ``smi`` (None: not installed), the kernel module."""
-    driver, shown = query_driver(smi, timeout, runner)
-    return describe(scan_pci(pci_devices), driver, shown, _attribute(module_file.parent, module_file.name))
+    driver, answer = query_driver(smi, timeout, runner)
+    return describe(scan_pci(pci_devices), driver, answer, _attribute(module_file.parent, module_file.name))

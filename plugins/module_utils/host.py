@@ -31,6 +31,9 @@ SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e0
 DRIVER_MARKER = "/var/lib/trtllm-fleet/nvidia_driver"
 RUN_UNINSTALLER = "/usr/bin/nvidia-uninstall"
 TCP_LISTEN = "0A"  # kernel, include/net/tcp_states.h
+# Units of this collection, and the containers that they run, which may use the GPUs.
+OUR_UNIT = re.compile(r"^/?trtllm-")
+CONTAINER = re.compile(r"\b[0-9a-f]{64}\b")
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,13 @@ class Listener:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the host has to have. ``driver_version`` None: nothing here will install a driver. Disks and ports as in
-    M(trtllm.fleet.host_check)."""
+    """What the host has to have. ``gpus``: indices of those to be used, empty for all. ``driver_version`` None: nothing
+    here will install a driver. Disks and ports as in M(trtllm.fleet.host_check)."""
 
     architectures: Sequence[str] = ()
     distributions: Mapping[str, Sequence[Any]] | None = None
     gpu_count: int = 1
+    gpus: Sequence[int] = ()
     gpu_memory_mib: int | None = None
     driver_floor: str | None = None
     driver_version: str | None = None
@@ -143,46 +147,96 @@ def version_key(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
-def check_gpus(gpu: Mapping[str, Any], wanted: Wanted) -> Iterator[Check]:
-    """Enough GPUs, each with enough memory and in a mode that lets one process have it all."""
-    count = gpu["count"]
-    lost = f"; on the PCI bus, but not shown by the driver: {', '.join(gpu['missing'])}" if gpu["missing"] else ""
-    if lost:
-        hint = f"See what the kernel log says of the lost ones, or set serving_recipe_gpu_count to at most {count}"
-    elif count:
-        hint = f"Set serving_recipe_gpu_count to at most {count}"
-    else:
-        hint = "No NVIDIA GPU is on the PCI bus: leave this host out, or see whether its hypervisor passes one through"
-    yield _check("gpu_count", count >= wanted.gpu_count, f"{count}{lost}", f"at least {wanted.gpu_count}", hint)
+def _named(gpus: Iterable[Mapping[str, Any]]) -> str:
+    """``GPU 0 (0000:1b:00.0), GPU 3 (0000:5f:00.0)``, as nvidia-smi and the PCI bus know them."""
+    return ", ".join(f"GPU {entry['index']} ({entry['address']})" for entry in gpus)
 
-    if not count or gpu["driver"]["state"] != "ok":
-        return  # size and modes are not known before there is a driver
+
+def _switch(gpus: Sequence[Mapping[str, Any]], option: str) -> str:
+    """The command that changes a mode of some GPUs."""
+    return f"Run nvidia-smi --id={','.join(str(entry['index']) for entry in gpus)} {option}"
+
+
+def check_gpus(gpu: Mapping[str, Any], wanted: Wanted, root: Path, runner: Runner, find: Find) -> Iterator[Check]:
+    """Enough GPUs, each with enough memory, whole, and with nobody else on it. Only those that are to be used count."""
+    shown = {entry["index"]: entry for entry in gpu["gpus"]}
+    used = [entry for index, entry in shown.items() if not wanted.gpus or index in wanted.gpus]
+    yield _check_count(gpu["missing"], shown, wanted)
+    if not used or gpu["driver"]["state"] != "ok":
+        return  # sizes, modes and processes are not known before there is a driver
     if wanted.gpu_memory_mib:
-        sizes = [entry["memory_total_mib"] for entry in gpu["gpus"]]
+        sizes = [entry["memory_total_mib"] for entry in used]
         expected = f"at least {wanted.gpu_memory_mib} MiB on each GPU"
         if None in sizes:
             yield Check("gpu_memory", "unknown", "no size from nvidia-smi", expected, "Look at nvidia-smi -q")
         else:
             hint = "Set serving_recipe_model to a smaller model, or serving_recipe_gpu_count to more GPUs"
             yield _check("gpu_memory", min(sizes) >= wanted.gpu_memory_mib, f"{min(sizes)} MiB", expected, hint)
-    wrong = []
-    for mode, option, indexes in (
-        ("MIG enabled", "--multi-instance-gpu=0", [entry["index"] for entry in gpu["gpus"] if entry["mig"]]),
-        (
-            "compute mode Prohibited",
-            "--compute-mode=0",
-            [entry["index"] for entry in gpu["gpus"] if entry["compute_mode"] == "Prohibited"],
-        ),
-    ):
-        if indexes:
-            wrong.append((f"{mode} on GPU {', '.join(map(str, indexes))}", f"Run nvidia-smi {option}"))
+    others = "or set serving_recipe_gpus to GPUs"
+    cut = [entry for entry in used if entry["mig"]]
+    yield _check(
+        "gpu_mig",
+        not cut,
+        f"MIG mode on {_named(cut)}" if cut else "whole GPUs",
+        "whole GPUs",
+        f"{_switch(cut, '--multi-instance-gpu=0')}, {others} that are whole",
+    )
+    closed = [entry for entry in used if entry["compute_mode"] == "Prohibited"]
     yield _check(
         "gpu_mode",
-        not wrong,
-        "; ".join(observed for observed, hint in wrong) or "whole GPUs",
-        "whole GPUs that processes may use",
-        "; ".join(hint for observed, hint in wrong),
+        not closed,
+        f"compute mode Prohibited on {_named(closed)}" if closed else "processes allowed",
+        "processes allowed",
+        f"{_switch(closed, '--compute-mode=0')}, {others} that allow processes",
     )
+    strangers = [
+        f"{_describe_process(process)} on {_named([entry])}"
+        for entry in used
+        for process in (_at(root, f"/proc/{pid}") for pid in entry["processes"] or ())
+        if not _serves(process, runner, find)
+    ]
+    yield _check(
+        "gpu_processes",
+        not strangers,
+        "; ".join(strangers) or "none but ours",
+        "no processes but ours on the GPUs",
+        f"Stop them, {others} that are free",
+    )
+
+
+def _check_count(missing: Sequence[str], shown: Mapping[int, Any], wanted: Wanted) -> Check:
+    """Whether the GPUs to be used are there and work."""
+    count = len(shown)
+    if wanted.gpus:
+        absent = [str(index) for index in wanted.gpus if index not in shown]
+        enough = not absent
+        observed = f"{count}, without GPU {', '.join(absent)}" if absent else str(count)
+        expected = f"GPU {', '.join(map(str, wanted.gpus))}"
+    else:
+        enough = count >= wanted.gpu_count and not missing
+        observed = str(count)
+        expected = f"at least {wanted.gpu_count}" + (", and none that does not work" if missing else "")
+    if missing:
+        observed += f"; not working: {', '.join(missing)}"
+        hint = "See what the kernel log says of those (Xid), then reboot; or set serving_recipe_gpus to others"
+    elif count:
+        hint = f"Set serving_recipe_gpu_count to at most {count}"
+        hint += f", or serving_recipe_gpus to some of {', '.join(map(str, shown))}" if wanted.gpus else ""
+    else:
+        hint = "No NVIDIA GPU is on the PCI bus: leave this host out, or see whether its hypervisor passes one through"
+    return _check("gpu_count", enough, observed, expected, hint)
+
+
+def _serves(process: Path, runner: Runner, find: Find) -> bool:
+    """Whether a process belongs to a unit of ours or to the container of one, or has ended meanwhile."""
+    control_groups = _read(process / "cgroup")
+    if not control_groups or any(OUR_UNIT.match(name) for name in re.split(r"[/\n]", control_groups)):
+        return True
+    docker, container = find("docker"), CONTAINER.search(control_groups)
+    if docker is None or container is None:
+        return False
+    name = runner([docker, "container", "inspect", "--format={{.Name}}", container.group()], COMMAND_SECONDS)
+    return name.rc == 0 and bool(OUR_UNIT.match(name.stdout.strip()))
 
 
 def _nouveau(gpu: Mapping[str, Any], root: Path) -> bool:
@@ -410,7 +464,7 @@ def examine(
         gpu.update(
             read_gpus(find("nvidia-smi"), wanted.timeout, runner, _at(root, PCI_DEVICES), _at(root, KERNEL_MODULE))
         )
-        yield from check_gpus(gpu, wanted)
+        yield from check_gpus(gpu, wanted, root, runner, find)
         yield from check_driver(gpu, wanted, root, runner, find)
         yield from check_docker(root)
         yield from check_disks(wanted.disks, root)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+Row = Mapping[str, Any]
 
 # As many names as one still reads in an error; a longer list is left to the release table.
 MAX_LISTED = 16
@@ -30,16 +32,49 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+def expand_releases(files: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """The rows of the release table by name, oldest first: each file merged into the release that it is ``based_on``.
+
+    The files may come in any order. Raises ValueError where one is based on a release that is not there, or on itself.
+    """
+    left = {file["name"]: file for file in files}
+    rows: dict[str, dict[str, Any]] = {}
+    while left:
+        ready = [name for name, file in left.items() if file.get("based_on", "") in ("", *rows)]
+        if not ready:
+            name, file = next(iter(left.items()))
+            raise ValueError(
+                f"release {name!r} is based on {file['based_on']!r}, which is not known or based on it in turn."
+                f" Known releases: {', '.join(sorted(rows) or ['none'])}."
+            )
+        for name in ready:
+            file = left.pop(name)
+            rows[name] = _merge(rows.get(file.get("based_on", ""), {}), {**file, "based_on": None})
+    return dict(sorted(rows.items(), key=lambda item: _minor(item[0]) or ()))
+
+
+def _merge(base: Row, changes: Row) -> dict[str, Any]:
+    """A map with another merged into it key by key; None takes a key away, anything else but a map is replaced."""
+    merged = {name: value for name, value in base.items() if changes.get(name, value) is not None}
+    for name, value in changes.items():
+        if isinstance(value, Mapping):
+            below = base.get(name)
+            merged[name] = _merge(below if isinstance(below, Mapping) else {}, value)
+        elif value is not None:
+            merged[name] = value
+    return merged
+
+
 def image_tag(image: str) -> str | None:
     """The tag of an image reference; None without one. A digest that follows is not part of it."""
     name = image.split("@", 1)[0].rsplit("/", 1)[-1]
     return name.split(":", 1)[1] if ":" in name else None
 
 
-def select_release(image: str, releases: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+def select_release(image: str, releases: Mapping[str, Row]) -> tuple[str, str]:
     """The name of the release row that an image's tag stands for, and a warning, empty where the row has that very tag.
 
-    A tag that no row has takes the newest row that is not newer than itself.
+    A tag that no row has takes the newest row not newer than itself; rows named otherwise than by version have no part.
     Raises ValueError where the tag tells no release, or one older than every row.
     """
     tag = image_tag(image) or ""
@@ -52,10 +87,10 @@ def select_release(image: str, releases: Mapping[str, Mapping[str, Any]]) -> tup
     version = _minor(tag)
     if version is None:
         raise ValueError(f"the tag of {image!r} must tell the TensorRT-LLM release. {known}")
-    older = [name for name in releases if (_minor(name) or ()) <= version]
+    older = {minor: name for name in releases if (minor := _minor(name)) and minor <= version}
     if not older:
         raise ValueError(f"TensorRT-LLM {tag} is older than every known release. {known}")
-    name = max(older, key=lambda release: _minor(release) or ())
+    name = older[max(older)]
     return (
         name,
         f"tag {tag!r} is in no row of the release table; its options are checked as those of TensorRT-LLM {name}",

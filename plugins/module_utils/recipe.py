@@ -6,10 +6,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.layers import (
+    ABSENT,
+    Path,
+    Tree,
+    applies,
+    get,
+    leaves,
+    merge_part,
+    source,
+)
+from ansible_collections.trtllm.fleet.plugins.module_utils.layout import (
+    choose_gpus,
+    find_hardware,
+    instance_size,
+    lay_out,
+)
+from ansible_collections.trtllm.fleet.plugins.module_utils.memory import estimate, problem
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import (
     check_options,
     did_you_mean,
@@ -17,6 +34,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.options import (
     image_tag,
     select_release,
 )
+from ansible_collections.trtllm.fleet.plugins.module_utils.rules import Finding, check_rules
 
 USE_CASES = ("low_latency", "max_throughput")
 LIMITS = ("ipc", "shm_size", "ulimits")
@@ -28,24 +46,31 @@ OVERRIDES = {
 }
 # Options whose values depend on the hardware, and the column of the hardware table that lists those.
 HARDWARE_OPTIONS = {("moe_config", "backend"): "moe_backends", ("kv_cache_config", "dtype"): "kv_cache_dtypes"}
-# One process per GPU: the product of these is the number of GPUs of an instance.
-PARALLEL_OPTIONS = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
-
-Tree = Mapping[str, Any]
-Path = tuple[str, ...]
+# Left to the engine, which knows its hardware.
+AUTO = ("AUTO", "auto")
+# NGC catalogue, team tensorrt-llm.
+IMAGE_REPOSITORY = "nvcr.io/nvidia/tensorrt-llm/release"
 
 
 @dataclass(frozen=True)
 class Tables:
     """The data a recipe is made from; the files in ``roles/serving_recipe/vars`` describe their own form.
 
-    ``models`` is by model id, ``releases`` by release name; ``base`` holds the layers below every model's own.
+    ``models`` is by model id, ``documents`` by the name of a document's configuration, ``releases`` by release name;
+    ``base`` holds the layers below every model's own.
     """
 
     hardware: Sequence[Tree]
     models: Mapping[str, Tree]
+    documents: Mapping[str, Tree]
     base: Sequence[Tree]
     releases: Mapping[str, Tree]
+
+    @property
+    def default_image(self) -> str:
+        """The newest release that NVIDIA has run its full tests on: the newest without ``rc`` in its tag."""
+        tags = [row["default_tag"] for row in self.releases.values() if "rc" not in row["default_tag"]]
+        return f"{IMAGE_REPOSITORY}:{max(tags, key=_numbers)}"
 
 
 class RecipeError(ValueError):
@@ -56,105 +81,136 @@ class RecipeError(ValueError):
         self.problems = list(problems)
 
 
-def merge(lower: Any, upper: Any) -> Any:
-    """``upper`` on top of ``lower``: dicts are merged key by key, anything else is replaced.
-
-    Changes neither, and the result shares no dict and no list with them.
-    """
-    if isinstance(upper, Mapping):
-        below = lower if isinstance(lower, Mapping) else {}
-        return {
-            key: merge(below.get(key), upper[key]) if key in upper else merge(None, below[key])
-            for key in {**below, **upper}
-        }
-    return [merge(None, item) for item in upper] if isinstance(upper, list) else upper
-
-
-def leaves(tree: Tree, group: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The values of a tree as (path, value). A list is a value, and so is an empty dict."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, (*group, key))
-        else:
-            yield (*group, key), value
-
-
 def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     """The recipe for a request; the docs of the filter ``trtllm.fleet.serving_recipe`` describe both.
 
     Raises RecipeError with every problem that can be found at once.
     """
     problems: list[str] = []
-    row = _hardware(request, tables, problems)
-    model = _model(request, tables, problems)
-    use_case = _use_case(request, problems)
-    count = _gpu_count(request, problems)
-    port = _port(request, problems)
-    release, warnings = _release(request, tables, problems)
-    if model and row:
-        count = _supported_count(model, row, count, problems)
+    document = _document(request, tables, problems)
+    model = _model(document["model"] if document else request["model"], tables, problems)
+    book = document or model
+    use_case = document["use_case"] if document else _use_case(request, problems)
+    slots = choose_gpus(request, problems)
+    row = find_hardware(request, tables.hardware, slots, problems)
+    image = str(request.get("image") or (document or {}).get("image") or tables.default_image)
+    release, warnings = _release(image, tables, problems)
+    if row and release:
+        _check_architecture(row, tables.releases[release], image, problems)
 
-    layers = list(tables.base)
-    if model and row and use_case and count:
-        facts = {**row, "use_case": use_case, "gpu_count": count}
-        layers += [layer for layer in model["layers"] if _applies(layer.get("for", {}), facts)]
-    layers += _operator_layers(request, problems)
-    parts: dict[str, dict[str, Any]] = {part: {} for part in OVERRIDES}
-    for layer in layers:
-        for part, tree in parts.items():
-            parts[part] = merge(tree, layer.get(part, {}))
-
-    # A limit set to null is left to Docker.
-    limits = parts["limits"]
-    limits["ulimits"] = {name: value for name, value in (limits["ulimits"] or {}).items() if value is not None}
+    size, chosen = None, []
+    if book and model and row and _has_recipe(book, model, row, problems) and slots and use_case:
+        facts = {**row, "use_case": use_case, "release": release}
+        size = instance_size(request, book, facts, len(slots), problems)
+        chosen = [layer for layer in _layers(book, tables) if applies(layer, {**facts, "gpus": size})]
+    own = _operator_layers(request, problems)
+    layers = [*chosen, *own]
+    parts = _parts(layers)
+    options = parts["engine_options"]
 
     # What can be told of the options is told even where the rest of the request is wrong.
-    options, refused = parts["engine_options"], set()
+    refused: set[Path] = set()
     if release:
-        engine = f"engine.yaml for TensorRT-LLM {release} (image tag {image_tag(request['image'])})"
+        engine = f"engine.yaml for TensorRT-LLM {release} (image tag {image_tag(image)})"
         for path, sentence in check_options(options, tables.releases[release]["engine_options"]):
             problems.append(f"{_to_change(layers, path)}: {engine}: {dotted(path)!r} {sentence}")
             refused.add(path)
     if row:
         problems += _unfit_for_hardware(options, layers, row, refused)
-    if not (model and row and use_case and count and port and release):
-        raise RecipeError(problems)
-    problems += _unfit_parallelism(options, count)
-    if problems:
+    instances = lay_out(slots, size, request["port"], problems) if slots and size else []
+    if not (slots and book and model and row and use_case and instances and size and release):
         raise RecipeError(problems)
 
-    short = str(model["id"]).rsplit("/", 1)[-1]
+    findings = check_rules(options, model["facts"], size, parts["environment"])
+    notes = _sort_findings([each for each in findings if each.path not in refused], own, problems, warnings)
+    if problems:
+        raise RecipeError(problems)
     row_of_release = tables.releases[release]
+    memory_mib = min(slot.memory_mib or row["memory_mib"] for slot in slots)
+    sliding = row_of_release.get("sliding_window_pools", False)
+    memory = estimate(options, model["facts"], size, memory_mib, sliding)
+    too_large = problem(memory, model["id"], row["gpu_type"], size)
+    if too_large:
+        raise RecipeError([f"serving_recipe_gpus_per_instance: {too_large}"])
+
+    short = document["name"] if document else str(model["id"]).rsplit("/", 1)[-1]
+    name = f"{short}-{row['gpu_type']}x{size * len(instances)}"
     return {
-        "name": f"{short}-{row['gpu_type']}x{count}-{use_case}",
+        "name": name if document else f"{name}-{use_case}",
+        "document": document["name"] if document else None,
         "model": model["id"],
         "use_case": use_case,
         "gpu_type": row["gpu_type"],
-        "gpu_count": count,
+        "gpu_count": size * len(instances),
+        "gpus_per_instance": size,
         "architecture": row["architecture"],
-        "image": request["image"],
+        "image": image,
         "release": release,
         "health": row_of_release["health"],
-        "instances": [{"name": "serve-0", "gpus": list(range(count)), "port": port}],
+        "instances": instances,
         **parts,
+        # Some releases give the command line's defaults the last word over the file.
+        "flags": {
+            name: options[name] for name in row_of_release.get("command_line", []) if options.get(name) is not None
+        },
         "requires": {
-            "driver": max(row["min_driver"], row_of_release["driver_floor"], key=_version),
-            "gpu_memory_mib": model["requires"]["gpu_memory_mib"],
-            "gpu_count": count,
+            "driver": max(row["min_driver"], row_of_release["driver_floor"], key=_numbers),
+            "gpu_memory_mib": memory["required_mib"],
+            "gpu_count": size * len(instances),
             # From the hub's manifest of the pinned revision, which role model_weights reads.
             "disk_bytes": None,
         },
-        "provenance": [
-            {
-                "option": dotted(path if part == "engine_options" else (part, *path)),
-                "value": value,
-                "source": _source(layers, part, path),
-            }
-            for part, tree in parts.items()
-            for path, value in leaves(tree)
-        ],
+        "memory": memory,
+        "provenance": list(_provenance(parts, layers, chosen)),
+        "notes": notes,
         "warnings": warnings,
     }
+
+
+def _layers(book: Tree, tables: Tables) -> list[Tree]:
+    """The layers of a recipe file. A document says all there is to its configuration."""
+    return [*([] if "name" in book else tables.base), *book["layers"]]
+
+
+def _parts(layers: Sequence[Tree]) -> dict[str, dict[str, Any]]:
+    """The layers merged. Every limit is there; one that is null is left to Docker."""
+    parts = {part: merge_part(layers, part) for part in OVERRIDES}
+    limits = parts["limits"] = {**dict.fromkeys(LIMITS), **parts["limits"]}
+    limits["ulimits"] = {name: value for name, value in (limits["ulimits"] or {}).items() if value is not None}
+    return parts
+
+
+def _sort_findings(
+    findings: Sequence[Finding], own: Sequence[Tree], problems: list[str], warnings: list[str]
+) -> list[str]:
+    """The notes. Errors go to ``problems``, and what an override of the operator's causes to ``warnings``."""
+    variable, notes = OVERRIDES["engine_options"], []
+    overrides = merge_part(own, "engine_options")
+    for finding in findings:
+        # Recipes keep the rules, so it is an override that breaks one.
+        if finding.severity == "error":
+            problems.append(f"{variable}: {finding.sentence}")
+        elif get(overrides, finding.path, ABSENT) is not ABSENT:
+            warnings.append(f"{variable}: {finding.sentence}")
+        else:
+            notes.append(finding.sentence)
+    return notes
+
+
+def _provenance(parts: Tree, layers: Sequence[Tree], chosen: Sequence[Tree]) -> Iterable[dict[str, Any]]:
+    """Every value with its source, and with what the recipe says itself where the operator says something else."""
+    for part, tree in parts.items():
+        recipe = merge_part(chosen, part)
+        for path, value in leaves(tree):
+            origin = source(layers, part, path)
+            if origin is None:
+                continue
+            option = dotted(path if part == "engine_options" else (part, *path))
+            entry = {"option": option, "value": value, "source": origin}
+            instead_of = get(recipe, path, ABSENT)
+            if origin == OVERRIDES[part] and instead_of is not ABSENT and instead_of != value:
+                entry["instead_of"] = instead_of
+            yield entry
 
 
 def _unknown(variable: str, value: Any, what: str, known: Iterable[str]) -> str:
@@ -162,36 +218,14 @@ def _unknown(variable: str, value: Any, what: str, known: Iterable[str]) -> str:
     return f"{variable}: {value!r} {what}. Supported: {', '.join(names)}.{did_you_mean(str(value), names)}"
 
 
-def _hardware(request: Tree, tables: Tables, problems: list[str]) -> Tree | None:
-    """The hardware row: of the type asked for, else of what was detected."""
-    rows = {str(row["gpu_type"]): row for row in tables.hardware}
-    supported = f"Supported: {', '.join(rows)}."
-    if gpu_type := request.get("gpu_type"):
-        if gpu_type not in rows:
-            problems.append(_unknown("serving_recipe_gpu_type", gpu_type, "is not in the hardware table", rows))
-        return rows.get(gpu_type)
-
-    detected = request.get("detected") or {}
-    if not detected.get("count"):
-        problems.append(
-            f"serving_recipe_gpu_type: no NVIDIA GPU was found on the host. {supported} "
-            "Set it, and serving_recipe_gpu_count, to plan without one."
-        )
-        return None
-    # The product name tells; without a driver there are only PCI ids.
-    product, ids = detected["product_name"], detected["pci_device_ids"]
-    for row in tables.hardware if detected["homogeneous"] else []:
-        if product in row["product_names"] if product else set(ids) <= set(row["pci_ids"]):
-            return row
-    names = sorted({gpu["product_name"] for gpu in detected["gpus"] if gpu["product_name"]})
-    found = ", ".join(names or [f"PCI device {device_id}" for device_id in ids])
-    why = "have no recipe" if detected["homogeneous"] else "are not all of one kind"
-    problems.append(f"serving_recipe_gpu_type: the GPUs of the host ({found}) {why}. {supported}")
-    return None
+def _document(request: Tree, tables: Tables, problems: list[str]) -> Tree | None:
+    name = request.get("name")
+    if name and name not in tables.documents:
+        problems.append(_unknown("serving_recipe_name", name, "is no configuration of the documents", tables.documents))
+    return tables.documents.get(name) if name else None
 
 
-def _model(request: Tree, tables: Tables, problems: list[str]) -> Tree | None:
-    name = request["model"]
+def _model(name: Any, tables: Tables, problems: list[str]) -> Tree | None:
     if name not in tables.models:
         problems.append(_unknown("serving_recipe_model", name, "has no recipe", tables.models))
     return tables.models.get(name)
@@ -205,61 +239,38 @@ def _use_case(request: Tree, problems: list[str]) -> str | None:
     return None
 
 
-def _gpu_count(request: Tree, problems: list[str]) -> int | None:
-    """The number of GPUs to use: as asked for, else all that were detected."""
-    found = (request.get("detected") or {}).get("count") or None
-    asked = request.get("gpu_count")
-    if asked is None:
-        if not found and request.get("gpu_type"):
-            problems.append(
-                "serving_recipe_gpu_count: no NVIDIA GPU was found on the host. Set it to plan without one."
-            )
-        return found
-    # A number from the command line (-e) is a string.
-    if not str(asked).isdigit():
-        problems.append(f"serving_recipe_gpu_count: {asked!r} is not a number of GPUs.")
-        return None
-    if found and int(asked) > found:
-        problems.append(f"serving_recipe_gpu_count: {asked} GPUs asked for, the host has {found}.")
-    return int(asked)
-
-
-def _port(request: Tree, problems: list[str]) -> int | None:
-    port = request["port"]
-    if str(port).isdigit() and 1 <= int(port) <= 65535:
-        return int(port)
-    problems.append(f"serving_recipe_port: {port!r} is not a TCP port, 1 to 65535.")
-    return None
-
-
-def _release(request: Tree, tables: Tables, problems: list[str]) -> tuple[str | None, list[str]]:
+def _release(image: str, tables: Tables, problems: list[str]) -> tuple[str | None, list[str]]:
     """The release row that the image's tag stands for, and warnings."""
     try:
-        release, warning = select_release(request["image"], tables.releases)
+        release, warning = select_release(image, tables.releases)
     except ValueError as error:
         problems.append(f"serving_recipe_image: {error}")
         return None, []
     return release, [f"serving_recipe_image: {warning}"] if warning else []
 
 
-def _supported_count(model: Tree, row: Tree, count: int | None, problems: list[str]) -> int | None:
-    """The count, if the model has a recipe for so many of these GPUs and fits their memory."""
-    name, gpu_type, floor = model["id"], row["gpu_type"], model["requires"]["gpu_memory_mib"]
-    if gpu_type not in model["supported"]:
-        known = ", ".join(model["supported"])
-        problems.append(f"serving_recipe_model: {name} has no recipe for {gpu_type}. It has for: {known}.")
-        return None
-    if floor > row["memory_mib"]:
-        memory = row["memory_mib"]
-        problems.append(f"serving_recipe_model: {name} needs {floor} MiB of GPU memory, {gpu_type} has {memory} MiB.")
-    counts = model["supported"][gpu_type]
-    if count is None or count in counts:
-        return count
-    allowed = ", ".join(map(str, counts))
+def _check_architecture(row: Tree, release: Tree, image: str, problems: list[str]) -> None:
+    """Whether the image's release runs gpt-oss on such GPUs."""
+    if row["architecture"] not in release["architectures"]:
+        problems.append(
+            f"serving_recipe_image: the TensorRT-LLM of {image} does not run gpt-oss on {row['gpu_type']} "
+            f"({row['architecture']}); it does on {', '.join(release['architectures'])}."
+        )
+
+
+def _has_recipe(book: Tree, model: Tree, row: Tree, problems: list[str]) -> bool:
+    """Whether a recipe file knows these GPUs at all."""
+    gpu_type = row["gpu_type"]
+    if gpu_type in book["supported"]:
+        return True
+    what, variable = (book["name"], "serving_recipe_name") if "name" in book else (model["id"], "serving_recipe_model")
+    why = model.get("refused", {}).get(gpu_type)
     problems.append(
-        f"serving_recipe_gpu_count: {name} has no recipe for {count} GPUs of type {gpu_type}. Supported: {allowed}."
+        f"{variable}: {what} cannot be served on {gpu_type}: {why}"
+        if why
+        else f"{variable}: {what} has no recipe for {gpu_type}. It has for: {', '.join(book['supported'])}."
     )
-    return None
+    return False
 
 
 def _operator_layers(request: Tree, problems: list[str]) -> list[Tree]:
@@ -293,37 +304,18 @@ def _environment(override: Tree, problems: list[str]) -> dict[str, str]:
     return environment
 
 
-def _applies(selectors: Tree, facts: Tree) -> bool:
-    """Whether every selector of a layer matches; a list matches any of its members."""
-    return all(facts[name] in (wanted if isinstance(wanted, list) else [wanted]) for name, wanted in selectors.items())
-
-
-def _get(tree: Any, path: Path, default: Any = None) -> Any:
-    for key in path:
-        if not isinstance(tree, Mapping) or key not in tree:
-            return default
-        tree = tree[key]
-    return tree
-
-
-def _source(layers: Sequence[Tree], part: str, path: Path) -> str:
-    """The source of the topmost layer that sets a value."""
-    absent = object()
-    return next(str(layer["source"]) for layer in reversed(layers) if _get(layer.get(part), path, absent) is not absent)
-
-
 def _to_change(layers: Sequence[Tree], path: Path) -> str:
     """What to change for a bad engine option: the operator's own, else the image, which does not take the recipe's."""
     own = OVERRIDES["engine_options"]
-    return own if _source(layers, "engine_options", path) == own else "serving_recipe_image"
+    return own if source(layers, "engine_options", path) == own else "serving_recipe_image"
 
 
 def _unfit_for_hardware(options: Tree, layers: Sequence[Tree], row: Tree, refused: set[Path]) -> list[str]:
     """Values that these GPUs do not take; those that the release refused are left out."""
     problems = []
     for path, column in HARDWARE_OPTIONS.items():
-        value = _get(options, path)
-        if path not in refused and value is not None and value not in row[column]:
+        value = get(options, path)
+        if path not in refused and value is not None and value not in (*row[column], *AUTO):
             gpus, allowed = f"{row['gpu_type']} ({row['architecture']})", ", ".join(row[column])
             problems.append(
                 f"{_to_change(layers, path)}: {dotted(path)!r} cannot be {value!r} on {gpus}, which takes {allowed}."
@@ -331,17 +323,5 @@ def _unfit_for_hardware(options: Tree, layers: Sequence[Tree], row: Tree, refuse
     return problems
 
 
-def _unfit_parallelism(options: Tree, count: int) -> list[str]:
-    """One instance spans all the GPUs used. Recipes see to that, so only an override can be wrong."""
-    sizes = [options.get(name, 1) for name in PARALLEL_OPTIONS]
-    if not all(isinstance(size, int) for size in sizes) or sizes[0] * sizes[1] * sizes[2] == count:
-        return []
-    product = " x ".join(map(str, sizes))
-    return [
-        f"{OVERRIDES['engine_options']}: {' x '.join(PARALLEL_OPTIONS)} is {product}; "
-        f"it must be the number of GPUs used, {count} (serving_recipe_gpu_count)."
-    ]
-
-
-def _version(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())

@@ -50,6 +50,10 @@ gpus:
   description:
     - The GPUs in the order of C(nvidia-smi), or of the PCI bus where the driver shows none.
     - What only a driver can tell is V(null) without one.
+    - C(index) is the number by which the driver and containers know a GPU, or will know it once there is a driver.
+      It counts GPUs that do not work too.
+    - C(mig) tells whether a GPU is in MIG mode, which cuts it up, and C(mig_devices) into how many.
+    - C(processes) has the ids of the processes that compute on it.
   returned: always
   type: list
   elements: dict
@@ -66,23 +70,26 @@ gpus:
       memory_used_mib: 0
       compute_mode: Default
       mig: false
+      mig_devices: 0
       ecc: true
       persistence_mode: true
       addressing_mode: null
       fabric_state: Completed
       fabric_status: Success
-      processes: 0
+      processes: []
 count:
   description: Number of RV(gpus).
   returned: always
   type: int
   sample: 8
 missing:
-  description: PCI addresses of GPUs that are on the bus and that the driver does not show.
+  description:
+    - PCI addresses of GPUs that do not work, being on the bus and not shown by a working driver, or shown as lost.
+    - When no GPU works, RV(gpus) lists those on the bus, and RV(driver.state) tells.
   returned: always
   type: list
   elements: str
-  sample: []
+  sample: ["0000:00:09.0"]
 product_name:
   description: The product name that all GPUs share; V(null) without a driver or when they differ.
   returned: always
@@ -121,10 +128,10 @@ driver:
       sample: true
     state:
       description:
-        - V(ok) when it answers and shows GPUs.
+        - V(ok) when it answers and shows GPUs that work; RV(missing) has those that do not.
         - V(absent) when it is not installed.
         - V(mismatch) when the loaded kernel module is of another version than the libraries; a reboot cures it.
-        - V(no_devices) when it runs and shows no GPU.
+        - V(no_devices) when it runs and no GPU works.
         - V(timeout) when it gave no answer within O(timeout).
         - V(failed) otherwise, most often because the kernel module is not loaded.
       type: str

@@ -33,9 +33,16 @@ options:
     description: Supported versions (C(VERSION_ID) of C(/etc/os-release)) by distribution (its C(ID)).
     type: dict
   gpu_count:
-    description: Least number of GPUs.
+    description: Least number of GPUs. Not looked at where O(gpus) names them.
     type: int
     default: 1
+  gpus:
+    description:
+      - Indices of the GPUs that are to be used, as C(nvidia-smi) counts them. Empty means all of them.
+      - GPUs that are not to be used may be of any kind, in MIG mode, busy, or lost.
+    type: list
+    elements: int
+    default: []
   gpu_memory_mib:
     description: Least memory of each GPU in MiB. Checked only where a driver answers; without one it cannot be known.
     type: int
@@ -260,6 +267,7 @@ def main() -> None:
             "architectures": {"type": "list", "elements": "str", "default": []},
             "distributions": {"type": "dict"},
             "gpu_count": {"type": "int", "default": 1},
+            "gpus": {"type": "list", "elements": "int", "default": []},
             "gpu_memory_mib": {"type": "int"},
             "driver_floor": {"type": "str"},
             "driver_version": {"type": "str"},

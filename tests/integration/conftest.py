@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,20 @@ class Fleet:
     """The host under test, as an operator and as a client see it."""
 
     host: str
+    environment: Mapping[str, str] = field(default_factory=lambda: LAB)
 
     def playbook(self, name: str, *arguments: str, **variables: Any) -> Run:
         command = ["ansible-playbook", name, "-i", "inventory/local", *arguments]
         if variables:
             command += ["--extra-vars", json.dumps(variables)]
         done = subprocess.run(
-            command, cwd=REPO, env=LAB, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+            command,
+            cwd=REPO,
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
         )
         return Run(done.returncode, done.stdout)
 
@@ -49,21 +56,21 @@ class Fleet:
 
     def release(self) -> str:
         """The release directory that the unit points at."""
-        return self.shell(f"readlink /etc/systemd/system/{UNIT}").strip()
+        return self.shell(f"dirname $(readlink /etc/systemd/system/{UNIT})").strip()
 
-    def chat(self) -> int:
+    def chat(self, port: int = 8000) -> int:
         """HTTP status of a chat completion; 0 when nothing listens."""
         body = json.dumps(CHAT)
         status = self.shell(
             "curl --silent --max-time 20 --output /dev/null --write-out '%{http_code}' "
-            f"--header 'Content-Type: application/json' --data '{body}' http://127.0.0.1:8000/v1/chat/completions",
+            f"--header 'Content-Type: application/json' --data '{body}' http://127.0.0.1:{port}/v1/chat/completions",
             check=False,
         )
         return int(status)
 
 
-def lab(playbook: str, *arguments: str) -> None:
-    subprocess.run(["ansible-playbook", f"lab/{playbook}.yml", *arguments], cwd=REPO, env=LAB, check=True)
+def lab(playbook: str, *arguments: str, environment: Mapping[str, str] = LAB) -> None:
+    subprocess.run(["ansible-playbook", f"lab/{playbook}.yml", *arguments], cwd=REPO, env=environment, check=True)
 
 
 @pytest.fixture(scope="session")

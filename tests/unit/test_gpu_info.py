@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -105,14 +106,21 @@ def test_real_capture_of_eight_gpus(h200x8: Path, tmp_path: Path) -> None:
         "memory_used_mib": 0,
         "compute_mode": "Default",
         "mig": False,
+        "mig_devices": 0,
         "ecc": True,
         "persistence_mode": True,
         "addressing_mode": None,
         "fabric_state": "Completed",
         "fabric_status": "Success",
-        "processes": 0,
+        "processes": (),
     }
     assert [entry["numa_node"] for entry in gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_a_gpu_of_a_virtual_machine_is_not_ours(h200x8: Path) -> None:
+    (h200x8 / "0000:00:06.0/driver").symlink_to("../../../bus/pci/drivers/vfio-pci")
+    (h200x8 / "0000:00:07.0/driver").symlink_to("../../../bus/pci/drivers/nvidia")
+    assert [entry["address"] for entry in read(h200x8, None)["gpus"]] == [f"0000:00:{n:02x}.0" for n in range(7, 14)]
 
 
 def test_driver_without_a_visible_pci_bus(tmp_path: Path) -> None:
@@ -127,6 +135,7 @@ def test_gpus_are_counted_without_a_driver(h200x8: Path) -> None:
     assert len(found["nvswitches"]) == 4
     assert found["gpus"][0]["address"] == "0000:00:06.0"
     assert found["gpus"][0]["memory_total_mib"] is None
+    assert [entry["index"] for entry in found["gpus"]] == list(range(8))
     assert found["driver"]["state"] == "absent"
     assert not found["driver"]["installed"]
 
@@ -181,16 +190,95 @@ def test_different_gpus_have_no_common_product(h200x8: Path) -> None:
 
 
 def test_processes_and_modes(tmp_path: Path) -> None:
-    process = "<process_info><pid>{}</pid><type>C</type></process_info>"
+    process = "<process_info><pid>{}</pid><type>{}</type></process_info>"
+    kinds = {10: "C", 11: "M+C", 12: "G", 13: "C+G"}
     text = (
         capture("smi_h200x1")
-        .replace("<processes>", "<processes>" + process.format(10) + process.format(11))
-        .replace("<current_mig>Disabled", "<current_mig>Enabled")
+        .replace("<processes>", "<processes>" + "".join(process.format(*each) for each in kinds.items()))
         .replace("<current_ecc>Enabled", "<current_ecc>N/A")
         .replace("<addressing_mode>None", "<addressing_mode>ATS")
     )
     entry = read(tmp_path, CommandResult(0, text))["gpus"][0]
-    assert (entry["processes"], entry["mig"], entry["ecc"], entry["addressing_mode"]) == (2, True, None, "ATS")
+    assert (entry["processes"], entry["ecc"], entry["addressing_mode"]) == ((10, 11, 13), None, "ATS")
+
+
+def test_mig(h200x8: Path) -> None:
+    parts = re.split(r"(?=<gpu )", capture("smi_h200x8"))
+    parts[3] = re.sub(r"<mig_devices>.*</mig_devices>", capture("mig_devices").strip(), parts[3], flags=re.DOTALL)
+    parts[3] = parts[3].replace("<current_mig>Disabled", "<current_mig>Enabled")
+    found = read(h200x8, CommandResult(0, "".join(parts)))
+    assert [entry["mig"] for entry in found["gpus"]] == [False, False, True] + [False] * 5
+    assert [entry["mig_devices"] for entry in found["gpus"]] == [0, 0, 2, 0, 0, 0, 0, 0]
+    assert found["gpus"][2]["memory_total_mib"] == 143771, "that of the GPU, not of an instance"
+    assert found["homogeneous"]
+
+
+def unreachable(bus_id: str) -> str:
+    return f"Unable to determine the device handle for {bus_id}: Unknown Error\n"
+
+
+def without(capture_text: str, number: int) -> str:
+    """The capture without the GPU at this place."""
+    parts = re.split(r"(?=<gpu )|(?<=</gpu>)", capture_text)
+    gpus = [part for part in parts if part.startswith("<gpu ")]
+    return "".join(part for part in parts if part is not gpus[number])
+
+
+XML = capture("smi_h200x8")
+XML_WITHOUT_3 = without(XML, 3)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        CommandResult(15, unreachable("GPU 0000:00:09.0") + XML_WITHOUT_3),
+        CommandResult(15, unreachable("GPU3: 0000:00:09.0") + XML_WITHOUT_3),
+        CommandResult(15, unreachable("GPU0000:00:09.0") + XML_WITHOUT_3),
+        CommandResult(15, unreachable("gpu 00000000:00:09.0") + XML_WITHOUT_3),
+        CommandResult(0, XML_WITHOUT_3, unreachable("GPU3: 0000:00:09.0")),
+        CommandResult(255, XML_WITHOUT_3 + unreachable("GPU3: 0000:00:09.0")),
+        CommandResult(15, XML_WITHOUT_3.replace("</nvidia_smi_log>", unreachable("GPU3: 0000:00:09.0"))),
+        CommandResult(15, XML_WITHOUT_3.replace("</gpu>", f"</gpu>\n{unreachable('GPU3: 0000:00:09.0')}", 3)),
+    ],
+)
+def test_gpu_that_the_driver_cannot_reach(h200x8: Path, tmp_path: Path, result: CommandResult) -> None:
+    for root in (h200x8, tmp_path / "no bus in sight"):
+        found = read(root, result)
+        assert found["driver"]["state"] == "ok"
+        assert (found["count"], found["missing"]) == (7, ["0000:00:09.0"])
+        assert [entry["index"] for entry in found["gpus"]] == [0, 1, 2, 4, 5, 6, 7]
+        assert found["gpus"][3]["address"] == "0000:00:0a.0"
+
+
+@pytest.mark.parametrize("value", ["GPU is lost", "GPU requires reset", "Unknown Error"])
+def test_gpu_that_fell_off_the_bus(h200x8: Path, value: str) -> None:
+    parts = re.split(r"(?=<gpu )", XML)
+    parts[4] = parts[4].replace("<total>143771 MiB<", f"<total>{value}<").replace(">Completed<", f">{value}<")
+    found = read(h200x8, CommandResult(15, "".join(parts)))
+    assert (found["count"], found["missing"], found["driver"]["state"]) == (7, ["0000:00:09.0"], "ok")
+    assert [entry["index"] for entry in found["gpus"]] == [0, 1, 2, 4, 5, 6, 7]
+    assert found["fabric"] == {"state": "Completed", "status": "Success"}
+
+
+def test_output_that_broke_off(h200x8: Path) -> None:
+    found = read(h200x8, CommandResult(15, XML[: XML.rindex("<gpu ") + 5000]))
+    assert (found["count"], found["missing"]) == (7, ["0000:00:0d.0"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        unreachable("GPU0: 0000:00:06.0"),
+        unreachable("GPU0: 0000:00:06.0") + "No devices were found\n",
+        capture("smi_h200x1").replace("<total>143771 MiB<", "<total>GPU is lost<"),
+    ],
+)
+def test_every_gpu_lost(h200x8: Path, tmp_path: Path, text: str) -> None:
+    found = read(h200x8, CommandResult(15, text))
+    assert found["driver"]["state"] == "no_devices"
+    assert found["driver"]["message"].startswith("no GPU works (0000:00:06.0): look for Xid in the kernel log")
+    assert found["count"] == 8, "the PCI bus still tells how many GPUs there are"
+    assert read(tmp_path / "none", CommandResult(15, text))["missing"] == ["0000:00:06.0"]
 
 
 def test_b200_switches_are_found_by_their_bridges(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import re
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,7 +118,9 @@ def test_good_host(fake: FakeHost) -> None:
         "systemd",
         "gpu_count",
         "gpu_memory",
+        "gpu_mig",
         "gpu_mode",
+        "gpu_processes",
         "driver",
         "docker",
         "disk:/srv/models",
@@ -193,10 +196,14 @@ def test_no_gpu(fake: FakeHost) -> None:
 
 def test_gpu_that_the_driver_lost(fake: FakeHost) -> None:
     fake.smi = CommandResult(0, (Path(__file__).parent / "fixtures" / "smi_h200x1.xml").read_text())
-    check = fake.check("gpu_count", gpu_count=8)
-    assert check["observed"].startswith("1; on the PCI bus, but not shown by the driver: 0000:00:07.0, 0000:00:08.0")
-    assert check["status"] == "fail"
-    assert fake.check("gpu_count", gpu_count=1)["status"] == "pass"
+    check = fake.check("gpu_count", gpu_count=1)
+    assert check["observed"].startswith("1; not working: 0000:00:07.0, 0000:00:08.0")
+    assert (check["status"], check["expected"]) == ("fail", "at least 1, and none that does not work")
+    assert "kernel log" in check["hint"]
+    assert fake.check("gpu_count", gpus=[0])["status"] == "pass"
+    check = fake.check("gpu_count", gpus=[0, 2])
+    assert check["observed"].startswith("1, without GPU 2; not working: 0000:00:07.0")
+    assert (check["status"], check["expected"]) == ("fail", "GPU 0, 2")
 
 
 @pytest.mark.parametrize(
@@ -218,23 +225,97 @@ def test_gpu_memory_is_not_guessed_without_a_driver(fake: FakeHost) -> None:
     assert "gpu_memory" not in fake.statuses(gpu_memory_mib=1, driver_version="580.1")
 
 
+@pytest.mark.parametrize("gpus", [[], [3], [0, 7], [0, 8]])
+def test_gpus_that_are_there(fake: FakeHost, gpus: list[int]) -> None:
+    for smi in (CommandResult(0, CAPTURE), None):  # without a driver they are counted on the bus
+        fake.smi = smi
+        check = fake.check("gpu_count", gpus=gpus, gpu_count=8)
+        assert check["status"] == ("fail" if 8 in gpus else "pass")
+    assert check["hint"] == (
+        "Set serving_recipe_gpu_count to at most 8, or serving_recipe_gpus to some of 0, 1, 2, 3, 4, 5, 6, 7"
+        if 8 in gpus
+        else ""
+    )
+
+
+def change(numbers: Sequence[int], before: str, after: str) -> CommandResult:
+    """The capture with something else about some GPUs."""
+    parts = re.split(r"(?=<gpu )", CAPTURE)
+    for number in numbers:
+        assert before in parts[1 + number]
+        parts[1 + number] = parts[1 + number].replace(before, after, 1)
+    return CommandResult(0, "".join(parts))
+
+
+MIG = ("<current_mig>Disabled", "<current_mig>Enabled")
+PROHIBITED = ("<compute_mode>Default", "<compute_mode>Prohibited")
+TOO_SMALL = ("<total>143771 MiB<", "<total>1 MiB<")
+
+
 @pytest.mark.parametrize(
-    ("before", "after", "observed", "hint"),
+    ("check_id", "replace", "observed", "hint"),
     [
-        ("<current_mig>Disabled", "<current_mig>Enabled", "MIG enabled on GPU 0", "nvidia-smi --multi-instance-gpu=0"),
         (
-            "<compute_mode>Default",
-            "<compute_mode>Prohibited",
-            "compute mode Prohibited on GPU 0",
-            "--compute-mode=0",
+            "gpu_mig",
+            MIG,
+            "MIG mode on GPU 0 (0000:00:06.0), GPU 2 (0000:00:08.0)",
+            "Run nvidia-smi --id=0,2 --multi-instance-gpu=0, or set serving_recipe_gpus to GPUs that are whole",
+        ),
+        (
+            "gpu_mode",
+            PROHIBITED,
+            "compute mode Prohibited on GPU 0 (0000:00:06.0), GPU 2 (0000:00:08.0)",
+            "Run nvidia-smi --id=0,2 --compute-mode=0, or set serving_recipe_gpus to GPUs that allow processes",
         ),
     ],
 )
-def test_gpu_mode(fake: FakeHost, before: str, after: str, observed: str, hint: str) -> None:
-    fake.smi = CommandResult(0, CAPTURE.replace(before, after, 1))
-    check = fake.check("gpu_mode")
-    assert (check["status"], check["observed"]) == ("fail", observed)
-    assert hint in check["hint"]
+def test_gpu_mode(fake: FakeHost, check_id: str, replace: tuple[str, str], observed: str, hint: str) -> None:
+    fake.smi = change([0, 2], *replace)
+    check = fake.check(check_id)
+    assert (check["status"], check["observed"], check["hint"]) == ("fail", observed, hint)
+    assert fake.check(check_id, gpus=[1, 2])["observed"].endswith("on GPU 2 (0000:00:08.0)")
+
+
+@pytest.mark.parametrize("replace", [MIG, PROHIBITED, TOO_SMALL])
+def test_gpus_that_are_not_used_do_not_matter(fake: FakeHost, replace: tuple[str, str]) -> None:
+    fake.smi = change([0, 2], *replace)
+    assert fake.examine(gpus=[1, 3], gpu_memory_mib=100000)["problems"] == []
+    assert len(fake.examine(gpus=[2, 3], gpu_memory_mib=100000)["problems"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("control_group", "docker", "found"),
+    [
+        ("/system.slice/ollama.service", None, "nginx (pid 812, ollama.service) on GPU 2 (0000:00:08.0)"),
+        (
+            "/user.slice/user-1000.slice/session-3.scope",
+            None,
+            "nginx (pid 812, session-3.scope) on GPU 2 (0000:00:08.0)",
+        ),
+        (
+            f"/system.slice/docker-{CONTAINER}.scope",
+            CommandResult(0, "/vllm\n"),
+            f"nginx (pid 812, docker-{CONTAINER}.scope) on GPU 2 (0000:00:08.0)",
+        ),
+        (f"/docker/{CONTAINER}", CommandResult(1, "", "No such container"), "nginx (pid 812) on GPU 2 (0000:00:08.0)"),
+        (f"/docker/{CONTAINER}", CommandResult(0, "/trtllm-serve-5\n"), None),
+        (f"/system.slice/docker-{CONTAINER}.scope", CommandResult(0, "/trtllm-serve-0\n"), None),
+        ("/system.slice/trtllm-serve-0.service", None, None),
+    ],
+)
+def test_gpu_that_somebody_else_uses(
+    fake: FakeHost, control_group: str, docker: CommandResult | None, found: str | None
+) -> None:
+    process = "<processes><process_info><pid>812</pid><type>C</type></process_info>"
+    fake.smi = change([2], "<processes>", process)
+    assert fake.check("gpu_processes")["status"] == "pass", "it has ended meanwhile"
+    fake.write("proc/812/comm", "nginx\n")
+    fake.write("proc/812/cgroup", f"0::{control_group}\n")
+    if docker:
+        fake.commands["docker"] = docker
+    check = fake.check("gpu_processes", gpus=[2])
+    assert (check["status"], check["observed"]) == (("fail", found) if found else ("pass", "none but ours"))
+    assert fake.check("gpu_processes", gpus=[0, 1])["status"] == "pass"
 
 
 OLD = CommandResult(0, CAPTURE.replace("<driver_version>580.159.04", "<driver_version>570.148.08"))

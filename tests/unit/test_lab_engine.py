@@ -9,19 +9,18 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click.testing
 import pydantic
 import pytest
-import yaml
 
+from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables
 from lab.engine import options, trtllm_serve
 
-ROOT = Path(__file__).parents[2]
-TABLE = yaml.safe_load((ROOT / "roles/serving_recipe/vars/releases.yml").read_text())["__serving_recipe_releases"]
+TABLE = load_tables().releases
 SAMPLES = {"int": "1", "float": "0.5", "str": "x"}
 # The throughput configuration of NVIDIA's gpt-oss guide.
 GOOD = {
@@ -47,32 +46,9 @@ def validate(version: str, file: Mapping[str, Any]) -> None:
     options.model(options.release(TABLE, version)["engine_options"])(**file)
 
 
-def specs(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for spec in tree.values():
-        yield spec
-        yield from specs(spec.get("options", {}))
-
-
-@pytest.mark.parametrize("name", TABLE)
-def test_rows_are_whole(name: str) -> None:
-    row = TABLE[name]
-    assert row["default_tag"] in row["tags"]
-    assert all(tag.startswith(f"{name}.") for tag in row["tags"])
-    assert row["health"] in ("refused", "503")
-    assert row["precedence"] in ("file", "command_line")
-    assert row["source"]
-    allowed = {"bool", "int", "float", "str", "list", "dict", "any"}
-    keys = {"type", "options", "choices", "min", "max", "elements", "nullable"}
-    for spec in specs(row["engine_options"]):
-        assert spec["type"] in allowed
-        assert set(spec) <= keys
-    for spec in row["cli"].values():
-        assert spec["type"] in {"flag", "int", "float", "str"}
-
-
 def test_unknown_release() -> None:
     with pytest.raises(KeyError):
-        options.release(TABLE, "1.0.0rc6")
+        options.release(TABLE, "1.0.0rc5")
 
 
 @pytest.mark.parametrize(("name", "flag"), [(name, flag) for name, row in TABLE.items() for flag in row["cli"]])
@@ -89,6 +65,8 @@ def test_spellings_mean_the_same() -> None:
     __, served = run("1.2.1", "m", "--tp_size", "8", "--ep_size", "4", "--config", "f")
     assert (served["tensor_parallel_size"], served["moe_expert_parallel_size"]) == (8, 4)
     assert served["extra_llm_api_options"] == "f"
+    __, served = run("1.0.0rc6", "m", "--tp_size", "8", "--kv_cache_free_gpu_memory_fraction", "0.9")
+    assert (served["tensor_parallel_size"], served["free_gpu_memory_fraction"]) == (8, 0.9)
     assert run("1.4.0rc1", "m", "--no-telemetry")[1]["telemetry"] is False
 
 
@@ -99,6 +77,9 @@ def test_spellings_mean_the_same() -> None:
         ("1.2.1", ["m", "--moe_backend", "TRITON"], "No such option"),
         ("1.2.1", ["m", "--served_model_name", "x"], "No such option"),
         ("1.2.1", ["m", "--port", "http"], "'http' is not a valid int"),
+        ("1.0.0rc6", ["m", "--config", "f"], "No such option"),
+        ("1.1.0", ["m", "--config", "f"], "No such option"),
+        ("1.3.0rc14", ["m", "--set", "max_batch_size=1"], "No such option"),
         ("1.4.0rc1", ["m", "--backend", "tensorrt"], "'tensorrt' is not one of"),
         ("1.4.0rc1", [], "Missing argument 'MODEL'"),
         ("1.4.0rc1", ["m", "n"], "unexpected extra argument"),
@@ -111,9 +92,10 @@ def test_wrong_command_line(version: str, arguments: list[str], message: str) ->
     assert not served
 
 
-@pytest.mark.parametrize("version", ["1.2.1", "1.4.0rc1"])
+@pytest.mark.parametrize("version", [row["default_tag"] for row in TABLE.values()])
 def test_good_files(version: str) -> None:
-    validate(version, GOOD)
+    known = TABLE[next(name for name, row in TABLE.items() if version in row["tags"])]["engine_options"]
+    validate(version, {name: value for name, value in GOOD.items() if name in known})
     validate(version, {})
     validate(version, {"cuda_graph_config": None})
 
@@ -123,6 +105,9 @@ def test_good_files(version: str) -> None:
     [
         ("1.2.1", {"stream_intervall": 20}, "stream_intervall", "Extra inputs are not permitted"),
         ("1.2.1", {"enable_mixed_sampler": True}, "enable_mixed_sampler", "Extra inputs are not permitted"),
+        ("1.1.0", {"enable_mixed_sampler": True}, "enable_mixed_sampler", "Extra inputs are not permitted"),
+        ("1.0.0rc6", {"sampler_type": "TorchSampler"}, "sampler_type", "Extra inputs are not permitted"),
+        ("1.0.0rc6", {"moe_config": {"backend": "TRITON"}}, "moe_config.backend", "Input should be 'CUTLASS'"),
         ("1.2.1", {"kv_cache_free_gpu_memory_fraction": 0.9}, "kv_cache_free_gpu_memory_fraction", "Extra inputs"),
         ("1.2.1", {"moe_config": {"bakend": "TRTLLM"}}, "moe_config.bakend", "Extra inputs are not permitted"),
         ("1.2.1", {"moe_config": {"backend": "TRTLM"}}, "moe_config.backend", "Input should be 'AUTO', 'CUTLASS'"),
@@ -148,7 +133,15 @@ def test_wrong_files(version: str, file: dict[str, Any], where: str, message: st
 def test_precedence() -> None:
     given, file = {"tensor_parallel_size": 4, "max_batch_size": 1}, {"tensor_parallel_size": 8}
     assert options.effective(TABLE["1.2"], given, file) == {"tensor_parallel_size": 8, "max_batch_size": 1}
+    assert options.effective(TABLE["1.3"], given, file) == {"tensor_parallel_size": 8, "max_batch_size": 1}
     assert options.effective(TABLE["1.4"], given, file) == {"tensor_parallel_size": 4, "max_batch_size": 1}
+
+
+def test_what_is_heeded_on_the_command_line_only() -> None:
+    file = {"max_batch_size": 720, "stream_interval": 20}
+    assert options.effective(TABLE["1.0"], {}, file) == {"stream_interval": 20}
+    assert options.effective(TABLE["1.0"], {"max_batch_size": 720}, file) == file
+    assert options.effective(TABLE["1.1"], {}, file) == file
 
 
 def test_gpu_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

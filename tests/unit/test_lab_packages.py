@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lab's nvidia-smi against what the real one printed on H200 machines."""
+"""The lab's machines: their PCI devices, and nvidia-smi against what the real one printed on H200 machines."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
+import types
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+import yaml
 
 PACKAGES = Path(__file__).parents[2] / "lab/origin/packages"
 CAPTURES = PACKAGES / "captures"
@@ -21,28 +22,43 @@ sys.path.insert(0, str(PACKAGES.parents[2]))
 
 from lab.origin.packages import derive  # noqa: E402
 
-DEVICES = {"h200": "2335", "b200": "2901", "gb200": "2941", "h100": "2330", "rtx_pro_6000": "2BB5"}
+DEVICES = {"h200": "2335"} | {name: derive.resolve(name)["device_id"] for name in derive.VARIANTS}
+HARDWARE = {
+    row["gpu_type"]: row
+    for row in yaml.safe_load((PACKAGES.parents[2] / "roles/serving_recipe/vars/hardware.yml").read_text())[
+        "__serving_recipe_hardware"
+    ]
+}
+HOST = PACKAGES.parents[1] / "host"
 
 
 class Host:
-    """A host with GPUs, its kernel module loaded."""
+    """A host with GPUs of one type, and perhaps ``more``, its kernel module loaded."""
 
     def __init__(
-        self, path: Path, gpu: str, count: int, version: str = "580.159.04", *, nvswitch: bool = False
+        self,
+        path: Path,
+        gpu: str,
+        count: int,
+        version: str = "580.159.04",
+        *,
+        nvswitch: bool = False,
+        more: tuple[str, ...] = (),
     ) -> None:
+        kinds = [gpu] * count + list(more)
         self.module, self.devices, self.smi = path / "module", path / "dev", path / "nvidia-smi"
         source = PACKAGES / "files/nvidia-driver-cuda/usr/bin/nvidia-smi"
         self.smi.write_text(source.read_text().replace("@VERSION@", "580.159.04"))
         self.module.mkdir()
         (self.module / "persistence").touch()
         gpus = [
-            {"minor": minor, "address": f"0000:00:{6 + minor:02x}.0", "device": DEVICES.get(gpu, gpu), "numa_node": 0}
-            for minor in range(count)
+            {"minor": minor, "address": f"0000:00:{6 + minor:02x}.0", "device": DEVICES.get(kind, kind), "numa_node": 0}
+            for minor, kind in enumerate(kinds)
         ]
         state = {"version": version, "nvswitch": nvswitch, "gpus": gpus}
         (self.module / "module.json").write_text(json.dumps(state))
         self.devices.mkdir()
-        for node in ["nvidiactl", *(f"nvidia{minor}" for minor in range(count))]:
+        for node in ["nvidiactl", *(f"nvidia{minor}" for minor in range(len(kinds)))]:
             (self.devices / node).touch()
 
     def run(self, *arguments: str) -> tuple[int, str]:
@@ -156,12 +172,73 @@ def test_fabric_waits_for_its_manager(tmp_path: Path) -> None:
     assert set(host.run(*query)[1].splitlines()) == {"Completed, Success"}
 
 
-@pytest.mark.parametrize("name", tomllib.loads((PACKAGES / "variants.toml").read_text()))
+@pytest.mark.parametrize("name", derive.VARIANTS)
 def test_derived_captures_are_current(name: str) -> None:
-    variant = tomllib.loads((PACKAGES / "variants.toml").read_text())[name]
-    assert (CAPTURES / f"{name}.xml").read_text() == derive.derive(name, variant)
-    gpus = ET.parse(CAPTURES / f"{name}.xml").findall("gpu")
-    memory = [
-        {key: int(gpu.findtext(f"fb_memory_usage/{key}", "").split()[0]) for key in ("total", "free")} for gpu in gpus
+    assert (CAPTURES / f"{name}.xml").read_text() == derive.derive(name)
+    (gpu,) = ET.parse(CAPTURES / f"{name}.xml").findall("gpu")
+    free, total = (int(gpu.findtext(f"fb_memory_usage/{part}", "").split()[0]) for part in ("free", "total"))
+    assert 0 < free < total
+    row = HARDWARE[name]
+    assert gpu.findtext("product_name") in row["product_names"]
+    assert (f"0x{DEVICES[name].lower()}" in row["pci_ids"], total) == (True, row["memory_mib"])
+
+
+@pytest.mark.parametrize(("gpu", "capability"), [("gb300", "10.3"), ("rtx_5090", "12.0"), ("h100", "9.0")])
+def test_a_type_in_any_number(tmp_path: Path, gpu: str, capability: str) -> None:
+    code, out = Host(tmp_path, gpu, 4).run("--query-gpu=uuid,serial,pci.bus_id,compute_cap", "--format=csv,noheader")
+    rows = [line.split(", ") for line in out.splitlines()]
+    assert code == 0
+    assert [len(set(column)) for column in zip(*rows, strict=True)] == [4, 4, 4, 1]
+    assert rows[0][3] == capability
+
+
+def test_different_types_in_one_host(tmp_path: Path) -> None:
+    host = Host(tmp_path, "rtx_pro_6000", 1, more=("h200", "rtx_pro_6000"))
+    assert host.run("--query-gpu=index,name,memory.total", "--format=csv,noheader")[1].splitlines() == [
+        "0, NVIDIA RTX PRO 6000 Blackwell Server Edition, 97887 MiB",
+        "1, NVIDIA H200, 143771 MiB",
+        "2, NVIDIA RTX PRO 6000 Blackwell Server Edition, 97887 MiB",
     ]
-    assert all(0 < size["free"] < size["total"] for size in memory)
+    (host.devices / "nvidia0").unlink()
+    assert host.run("--query-gpu=index,pci.bus_id", "--format=csv,noheader")[1].splitlines() == [
+        "0, 00000000:00:07.0",
+        "1, 00000000:00:08.0",
+    ]
+
+
+def boot() -> types.ModuleType:
+    module = types.ModuleType("boot")
+    exec(
+        compile((HOST / "boot").read_text(), HOST / "boot", "exec"), module.__dict__
+    )  # it has no suffix to import it by
+    module.__dict__["DEVICES"] = HOST / "devices.json"
+    return module
+
+
+def test_every_type_has_its_row_and_its_capture() -> None:
+    for name, groups in json.loads((HOST / "devices.json").read_text()).items():
+        gpus = [group for group in groups if group["class"].startswith(boot().GPU_CLASSES)]
+        assert {group["device"] for group in gpus} <= set(HARDWARE[name]["pci_ids"])
+        assert {group["device"][2:].upper() for group in gpus} == {DEVICES[name]}
+        assert (len(groups) > len(gpus)) == HARDWARE[name]["nvswitch"]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpus", "switches"),
+    [
+        ("b300x8", 8, 4),
+        ("h100x2", 2, 0),
+        ("h200x1", 1, 0),
+        ("gb300x4", 4, 0),
+        ("gb300x1", 1, 0),
+        ("rtx_pro_6000x3", 3, 0),
+        ("h200x1+rtx_pro_6000x2", 3, 0),
+    ],
+)
+def test_devices_of_a_host(hardware: str, gpus: int, switches: int) -> None:
+    module = boot()
+    found: dict[bool, list[str]] = {True: [], False: []}
+    for group, addresses in module.choose_devices(hardware):
+        found[group["class"].startswith(module.GPU_CLASSES)] += addresses
+    assert (len(found[True]), len(found[False])) == (gpus, switches)
+    assert len({*found[True], *found[False]}) == gpus + switches

@@ -9,14 +9,32 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables, serving_recipe
+from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables
+from ansible_collections.trtllm.fleet.plugins.module_utils.layers import leaves
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import image_tag
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import OVERRIDES, USE_CASES, leaves
+from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import OVERRIDES, USE_CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = ROOT / "roles/serving_recipe"
 TABLES = load_tables()
-LAYERS = [*TABLES.base, *(layer for model in TABLES.models.values() for layer in model["layers"])]
+BOOKS = [*TABLES.models.values(), *TABLES.documents.values()]
+LAYERS = [*TABLES.base, *(layer for book in BOOKS for layer in book["layers"])]
+USABLE = {row["gpu_type"] for row in TABLES.hardware if "refused" not in row}
+KNOWN = {
+    "gpu_type": USABLE,
+    "architecture": {row["architecture"] for row in TABLES.hardware},
+    "use_case": set(USE_CASES),
+    "gpus": {size for book in BOOKS for sizes in book["supported"].values() for size in sizes},
+    "release": set(TABLES.releases),
+}
+
+
+def unknown_selectors(layer: dict[str, Any]) -> list[str]:
+    return [
+        f"{name}: {wanted}"
+        for name, wanted in layer.get("for", {}).items()
+        if not set(wanted if isinstance(wanted, list) else [wanted]) <= KNOWN[name]
+    ]
 
 
 def read(path: Path) -> Any:
@@ -37,7 +55,8 @@ def test_hardware_rows_have_one_form(row: dict[str, Any]) -> None:
         "kv_cache_dtypes": list,
         "source": str,
     }
-    assert {name: type(value) for name, value in row.items()} == kinds
+    assert {name: type(value) for name, value in row.items() if name != "refused"} == kinds
+    assert [bool(row.get("refused"))] * 2 == [not row["moe_backends"], not row["kv_cache_dtypes"]]
     assert re.fullmatch(r"sm\d+", row["architecture"])
     assert [device for device in row["pci_ids"] if not re.fullmatch(r"0x[0-9a-f]{4}", device)] == []
 
@@ -63,22 +82,17 @@ def test_layers_select_and_set_what_exists(layer: dict[str, Any]) -> None:
     assert set(layer) <= {"source", "for", *OVERRIDES}
     assert layer["source"]
     assert set(layer) & set(OVERRIDES), "sets nothing"
-    known = {
-        "gpu_type": {row["gpu_type"] for row in TABLES.hardware},
-        "architecture": {row["architecture"] for row in TABLES.hardware},
-        "use_case": set(USE_CASES),
-        "gpu_count": {
-            count for model in TABLES.models.values() for counts in model["supported"].values() for count in counts
-        },
-    }
-    for name, wanted in layer.get("for", {}).items():
-        assert set(wanted if isinstance(wanted, list) else [wanted]) <= known[name], name
+    assert unknown_selectors(layer) == []
 
 
 @pytest.mark.parametrize("model", TABLES.models.values(), ids=lambda model: model["id"])
 def test_models_support_known_hardware(model: dict[str, Any]) -> None:
-    assert set(model["supported"]) <= {row["gpu_type"] for row in TABLES.hardware}
-    assert model["requires"]["gpu_memory_mib"] > 0
+    # Every GPU that can serve gpt-oss has a recipe, or a reason why not.
+    assert {*model["supported"], *model.get("refused", {})} == USABLE
+    for layout in model.get("layouts", []):
+        assert layout["source"]
+        assert unknown_selectors(layout) == []
+    assert model["facts"]["source"]
     assert (ROLE / "vars/models" / f"{model['id'].split('/')[1]}.yml").exists()
 
 
@@ -89,9 +103,8 @@ def test_backends_and_dtypes_of_the_hardware_exist_in_the_newest_release() -> No
         assert set(row["kv_cache_dtypes"]) <= set(options["kv_cache_config"]["options"]["dtype"]["choices"])
 
 
-def test_the_default_image_is_in_the_release_table() -> None:
-    tag = image_tag(read(ROLE / "defaults/main.yml")["serving_recipe_image"])
-    assert tag in {row["default_tag"] for row in TABLES.releases.values()}
+def test_the_default_image_is_the_newest_without_rc() -> None:
+    assert image_tag(TABLES.default_image) == "1.2.1"
 
 
 def test_use_cases_of_the_specs_are_those_of_the_filter() -> None:
@@ -105,16 +118,3 @@ def test_the_request_hands_over_every_variable() -> None:
     assert asked == set(read(ROLE / "defaults/main.yml"))
     for _path, template in leaves(request):
         assert re.fullmatch(r"\{\{ \w+ \}\}", template)
-
-
-@pytest.mark.parametrize("gpu_type", [row["gpu_type"] for row in TABLES.hardware])
-def test_the_ready_made_inventory_gets_a_recipe(gpu_type: str) -> None:
-    inventory = ROOT / "inventory" / gpu_type
-    assert read(inventory / "hosts.yml")["gpu_hosts"]["hosts"]
-    variables = {**read(ROLE / "defaults/main.yml"), **read(inventory / "group_vars/all.yml")}
-    request = {
-        name: variables.get(f"serving_recipe_{name}")
-        for name in read(ROLE / "vars/main.yml")["__serving_recipe_request"]
-    }
-    recipe = serving_recipe(request)
-    assert (recipe["gpu_type"], recipe["gpu_count"]) == (gpu_type, 8)

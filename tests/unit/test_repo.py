@@ -55,10 +55,12 @@ def test_entry_points_have_tasks_and_everything_is_described(role: Path) -> None
             assert option.get("description"), f"{name} has no description"
 
 
-@pytest.mark.parametrize("path", [ROOT / "docs/modules.md", *(role / "README.md" for role in ROLES)], ids=str)
-def test_generated_documents_are_up_to_date(path: Path) -> None:
-    assert path.exists(), "run `make docs`"
-    assert path.read_text() == docs.generated()[path], "run `make docs`"
+def test_generated_documents_are_up_to_date() -> None:
+    generated = docs.generated()
+    stale = [str(path) for path, text in generated.items() if not path.exists() or path.read_text() != text]
+    assert not stale, "run `make docs`"
+    # Of a model that is gone.
+    assert set((ROOT / "docs/recipes").iterdir()) <= set(generated)
 
 
 def test_the_link_makes_the_checkout_a_collection() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,13 +14,14 @@ from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import (
     serving_recipe,
     serving_recipe_problems,
 )
+from ansible_collections.trtllm.fleet.plugins.module_utils.layers import leaves, merge
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import (
     check_options,
     image_tag,
     option_paths,
     select_release,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import Tables, leaves, merge, resolve
+from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import RecipeError, resolve
 
 REQUEST: dict[str, Any] = {
     "model": "openai/gpt-oss-120b",
@@ -27,7 +29,7 @@ REQUEST: dict[str, Any] = {
     "gpu_type": "b200",
     "gpu_count": 8,
     "detected": {"skipped": True, "changed": False},
-    "image": "nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
+    "image": None,
     "port": 8000,
     "engine_options": {},
     "environment": {},
@@ -42,7 +44,7 @@ def detected(product: str | None, count: int, *device_ids: str, homogeneous: boo
         "product_name": product,
         "pci_device_ids": list(device_ids),
         "homogeneous": homogeneous,
-        "gpus": [{"product_name": product}] * count,
+        "gpus": [{"product_name": product, "device_id": device_ids[index % len(device_ids)]} for index in range(count)],
     }
 
 
@@ -53,8 +55,12 @@ def problems(**changes: Any) -> list[str]:
 def test_the_recipe_for_eight_b200_is_the_contract() -> None:
     recipe = serving_recipe(REQUEST)
     assert recipe.pop("provenance")
+    assert recipe.pop("memory")["fits"]
+    assert recipe.pop("notes")
+    assert recipe["requires"].pop("gpu_memory_mib") > 0
     assert recipe == {
         "name": "gpt-oss-120b-b200x8-low_latency",
+        "document": None,
         "model": "openai/gpt-oss-120b",
         "use_case": "low_latency",
         "gpu_type": "b200",
@@ -63,7 +69,8 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
         "image": "nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
         "release": "1.2",
         "health": "refused",
-        "instances": [{"name": "serve-0", "gpus": [0, 1, 2, 3, 4, 5, 6, 7], "port": 8000}],
+        "gpus_per_instance": 8,
+        "instances": [{"name": "serve-0", "gpus": [0, 1, 2, 3, 4, 5, 6, 7], "port": 8000, "numa_node": None}],
         # examples/configs/curated/gpt-oss-120b-latency.yaml, with the KV cache of examples/configs/database.
         "engine_options": {
             "max_batch_size": 64,
@@ -78,49 +85,51 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
             "stream_interval": 20,
             "num_postprocess_workers": 4,
         },
+        "flags": {},
         "environment": {"TRTLLM_ENABLE_PDL": "1", "TRTLLM_NO_USAGE_STATS": "1"},
         "limits": {"ipc": "host", "shm_size": None, "ulimits": {"memlock": "-1", "stack": "67108864"}},
-        "requires": {"driver": "580", "gpu_memory_mib": 76293, "gpu_count": 8, "disk_bytes": None},
+        "requires": {"driver": "580", "gpu_count": 8, "disk_bytes": None},
         "warnings": [],
     }
 
 
-# What the documents say, in short: TP, EP, attention DP, batch, CUDA graph batch, MoE backend, KV dtype.
+# What the sources say, in short: TP, EP, attention DP, batch, CUDA graph batch, MoE backend, KV dtype.
 PUBLISHED = [
+    # model, GPU type, use case, GPUs of an instance
     # InferenceX (pure TP on each number of GPUs); examples/configs/curated/gpt-oss-120b-latency.yaml for eight.
     ("openai/gpt-oss-120b", "b200", "low_latency", 1, (1, 1, False, 64, 64, "TRTLLM", "fp8")),
     ("openai/gpt-oss-120b", "b200", "low_latency", 2, (2, 1, False, 64, 64, "TRTLLM", "fp8")),
-    ("openai/gpt-oss-120b", "b200", "low_latency", 4, (4, 1, False, 64, 64, "TRTLLM", "fp8")),
-    ("openai/gpt-oss-120b", "b200", "low_latency", 8, (8, 1, False, 64, 64, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "gb200", "low_latency", 4, (4, 1, False, 64, 64, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "b300", "low_latency", 8, (8, 1, False, 64, 64, "TRTLLM", "fp8")),
     # database B200/1k1k_tp1_conc256.yaml; curated gpt-oss-120b-throughput.yaml for two; the quick start's DEP for more.
-    ("openai/gpt-oss-120b", "b200", "max_throughput", 1, (1, 1, False, 512, 256, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "gb200", "max_throughput", 1, (1, 1, False, 512, 256, "TRTLLM", "fp8")),
     ("openai/gpt-oss-120b", "b200", "max_throughput", 2, (2, 2, True, 720, 720, "TRTLLM", "fp8")),
     ("openai/gpt-oss-120b", "b200", "max_throughput", 4, (4, 4, True, 720, 720, "TRTLLM", "fp8")),
     ("openai/gpt-oss-120b", "b200", "max_throughput", 8, (8, 8, True, 720, 720, "TRTLLM", "fp8")),
     # database H200/1k1k_tp{1,2,4,8}_conc64.yaml.
     ("openai/gpt-oss-120b", "h200", "low_latency", 1, (1, 1, False, 64, 64, "TRITON", "auto")),
-    ("openai/gpt-oss-120b", "h200", "low_latency", 2, (2, 2, False, 64, 64, "TRITON", "auto")),
-    ("openai/gpt-oss-120b", "h200", "low_latency", 4, (4, 4, False, 64, 64, "TRITON", "auto")),
+    ("openai/gpt-oss-120b", "h200_nvl", "low_latency", 2, (2, 2, False, 64, 64, "TRITON", "auto")),
     ("openai/gpt-oss-120b", "h200", "low_latency", 8, (8, 8, False, 64, 64, "TRITON", "auto")),
-    # Blog 9's batch of 640; attention DP as in the database's best file for each number of GPUs.
+    # Blog 9's batch of 640; attention DP as in the database's best file for eight, and in perf-overview for H100.
     ("openai/gpt-oss-120b", "h200", "max_throughput", 1, (1, 1, False, 640, 640, "TRITON", "auto")),
-    ("openai/gpt-oss-120b", "h200", "max_throughput", 2, (2, 2, False, 640, 640, "TRITON", "auto")),
-    ("openai/gpt-oss-120b", "h200", "max_throughput", 4, (4, 4, False, 640, 640, "TRITON", "auto")),
     ("openai/gpt-oss-120b", "h200", "max_throughput", 8, (8, 8, True, 640, 640, "TRITON", "auto")),
+    ("openai/gpt-oss-120b", "h100", "max_throughput", 4, (4, 4, True, 640, 640, "TRITON", "auto")),
+    ("openai/gpt-oss-120b", "h100", "max_throughput", 2, (2, 2, False, 640, 640, "TRITON", "auto")),
+    # AUTO takes CUTLASS on sm120.
+    ("openai/gpt-oss-120b", "rtx_pro_6000", "low_latency", 1, (1, 1, False, 64, 64, "CUTLASS", "fp8")),
+    ("openai/gpt-oss-20b", "rtx_5090", "max_throughput", 1, (1, 1, False, 640, 640, "CUTLASS", "fp8")),
     # perf-overview: one GPU.
     ("openai/gpt-oss-20b", "b200", "low_latency", 1, (1, 1, False, 64, 64, "TRTLLM", "fp8")),
-    ("openai/gpt-oss-20b", "b200", "max_throughput", 1, (1, 1, False, 640, 640, "TRTLLM", "fp8")),
-    ("openai/gpt-oss-20b", "h200", "low_latency", 1, (1, 1, False, 64, 64, "TRITON", "auto")),
     ("openai/gpt-oss-20b", "h200", "max_throughput", 1, (1, 1, False, 640, 640, "TRITON", "auto")),
 ]
 
 
-@pytest.mark.parametrize(("model", "gpu_type", "use_case", "count", "published"), PUBLISHED)
-def test_values_are_those_of_the_documents(
-    model: str, gpu_type: str, use_case: str, count: int, published: tuple[Any, ...]
+@pytest.mark.parametrize(("model", "gpu_type", "use_case", "size", "published"), PUBLISHED)
+def test_values_are_those_of_the_sources(
+    model: str, gpu_type: str, use_case: str, size: int, published: tuple[Any, ...]
 ) -> None:
-    recipe = serving_recipe({**REQUEST, "model": model, "gpu_type": gpu_type, "use_case": use_case, "gpu_count": count})
-    options = recipe["engine_options"]
+    asked = {"model": model, "gpu_type": gpu_type, "use_case": use_case, "gpu_count": size, "gpus_per_instance": size}
+    options = serving_recipe({**REQUEST, **asked})["engine_options"]
     assert published == (
         options["tensor_parallel_size"],
         options["moe_expert_parallel_size"],
@@ -130,30 +139,73 @@ def test_values_are_those_of_the_documents(
         options["moe_config"]["backend"],
         options["kv_cache_config"]["dtype"],
     )
-    # Attention DP comes with its balancing, and only then.
-    assert ("attention_dp_config" in options) is options["enable_attention_dp"]
-    assert recipe["instances"][0]["gpus"] == list(range(count))
 
 
-def test_everything_that_the_tables_support_is_in_the_table_above() -> None:
-    supported = {
-        (name, gpu_type, use_case, count)
-        for name, model in load_tables().models.items()
-        for gpu_type, counts in model["supported"].items()
-        for count in counts
-        for use_case in ("low_latency", "max_throughput")
-    }
-    assert supported == {cell[:4] for cell in PUBLISHED}
+# How many instances of how many GPUs a host gets.
+LAYOUTS = [
+    ("openai/gpt-oss-120b", "b200", "low_latency", 8, (1, 8)),
+    ("openai/gpt-oss-120b", "b200", "max_throughput", 8, (4, 2)),  # curated gpt-oss-120b-throughput.yaml
+    ("openai/gpt-oss-120b", "b200", "max_throughput", 1, (1, 1)),
+    ("openai/gpt-oss-120b", "b200", "max_throughput", 3, (3, 1)),
+    ("openai/gpt-oss-120b", "b200", "low_latency", 6, (3, 2)),
+    ("openai/gpt-oss-120b", "gb200", "low_latency", 4, (1, 4)),
+    ("openai/gpt-oss-120b", "gb200", "max_throughput", 4, (4, 1)),  # perf-overview, TP1
+    ("openai/gpt-oss-120b", "h200", "max_throughput", 8, (8, 1)),  # perf-overview, TP1
+    ("openai/gpt-oss-120b", "h100", "max_throughput", 8, (2, 4)),  # perf-overview, DEP4
+    ("openai/gpt-oss-120b", "rtx_pro_6000", "low_latency", 8, (8, 1)),
+    ("openai/gpt-oss-20b", "h200", "low_latency", 8, (8, 1)),
+]
 
 
-@pytest.mark.parametrize(("model", "gpu_type", "use_case", "count"), [cell[:4] for cell in PUBLISHED])
-@pytest.mark.parametrize("release", load_tables().releases)
-def test_every_release_takes_every_recipe_and_every_value_has_a_source(
-    model: str, gpu_type: str, use_case: str, count: int, release: str
+@pytest.mark.parametrize(("model", "gpu_type", "use_case", "count", "layout"), LAYOUTS)
+def test_the_recipe_lays_instances_out(
+    model: str, gpu_type: str, use_case: str, count: int, layout: tuple[int, int]
 ) -> None:
+    asked = {"model": model, "gpu_type": gpu_type, "use_case": use_case, "gpu_count": count}
+    recipe = serving_recipe({**REQUEST, **asked})
+    assert (len(recipe["instances"]), recipe["gpus_per_instance"]) == layout
+    assert recipe["instances"] == [
+        {
+            "name": f"serve-{number}",
+            "gpus": list(range(number * layout[1], (number + 1) * layout[1])),
+            "port": 8000 + number,
+            "numa_node": None,
+        }
+        for number in range(layout[0])
+    ]
+
+
+def test_instances_keep_to_numa_nodes() -> None:
+    nodes = [1, 0, 1, 0]
+    gpus = [{"index": index, "product_name": "NVIDIA B200", "numa_node": node} for index, node in enumerate(nodes)]
+    asked = {"gpu_type": None, "gpu_count": None, "use_case": "max_throughput", "detected": {"count": 4, "gpus": gpus}}
+    recipe = serving_recipe({**REQUEST, **asked})
+    assert [(instance["gpus"], instance["numa_node"]) for instance in recipe["instances"]] == [([1, 3], 0), ([0, 2], 1)]
+    recipe = serving_recipe({**REQUEST, **asked, "gpus_per_instance": 4})
+    assert [(instance["gpus"], instance["numa_node"]) for instance in recipe["instances"]] == [([1, 3, 0, 2], None)]
+
+
+def mixed(*products: str) -> dict[str, Any]:
+    """A host whose GPUs are not all of one kind."""
+    gpus = [{"index": index, "product_name": product, "numa_node": 0} for index, product in enumerate(products)]
+    return {"gpu_type": None, "gpu_count": None, "detected": {"count": len(gpus), "gpus": gpus}}
+
+
+def test_the_gpus_named_are_used() -> None:
+    host = mixed("NVIDIA L40S", "NVIDIA H200", "NVIDIA H200")
+    recipe = serving_recipe({**REQUEST, **host, "gpus": [1, 2]})
+    assert (recipe["gpu_type"], recipe["instances"][0]["gpus"]) == ("h200", [1, 2])
+    recipe = serving_recipe({**REQUEST, "gpu_count": None, "gpus": [4, 5]})
+    assert (recipe["gpu_count"], recipe["instances"][0]["gpus"]) == (2, [4, 5])
+
+
+@pytest.mark.parametrize("model", load_tables().models)
+@pytest.mark.parametrize("use_case", ["low_latency", "max_throughput"])
+# The day-0 image knows too few options; the documents' own configurations are for it.
+@pytest.mark.parametrize("release", [name for name in load_tables().releases if name != "gpt-oss-dev"])
+def test_every_value_has_a_source(model: str, use_case: str, release: str) -> None:
     tag = load_tables().releases[release]["default_tag"]
-    request = {"model": model, "gpu_type": gpu_type, "use_case": use_case, "gpu_count": count, "image": f"r/i:{tag}"}
-    recipe = serving_recipe({**REQUEST, **request})
+    recipe = serving_recipe({**REQUEST, "model": model, "use_case": use_case, "image": f"r/i:{tag}"})
     values = [
         *leaves(recipe["engine_options"]),
         *leaves({"environment": recipe["environment"], "limits": recipe["limits"]}),
@@ -211,31 +263,47 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     # what is asked for, the variable to change, what the message says
     ({"model": "gpt-oss-120b"}, "serving_recipe_model", ["openai/gpt-oss-20b", "Did you mean 'openai/gpt-oss-120b'?"]),
     ({"use_case": "low-latency"}, "serving_recipe_use_case", ["max_throughput", "Did you mean 'low_latency'?"]),
-    ({"gpu_type": "b20"}, "serving_recipe_gpu_type", ["Supported: b200, h200", "Did you mean 'b200'?"]),
-    ({"gpu_type": "a100"}, "serving_recipe_gpu_type", ["'a100'", "Supported: b200, h200"]),
-    ({"gpu_count": 3}, "serving_recipe_gpu_count", ["3 GPUs", "Supported: 1, 2, 4, 8"]),
+    ({"gpu_type": "b20"}, "serving_recipe_gpu_type", ["Supported: b200, gb200", "Did you mean 'b200'?"]),
+    ({"gpu_type": "a100"}, "serving_recipe_gpu_type", ["a100 cannot serve gpt-oss", "MXFP4"]),
+    ({"gpu_type": "rtx_5090", "gpu_count": 1}, "serving_recipe_model", ["on rtx_5090", "61 GiB"]),
+    ({"gpu_count": 0}, "serving_recipe_gpu_count", ["0 is not a number of GPUs"]),
     ({"gpu_count": "many"}, "serving_recipe_gpu_count", ["'many'"]),
-    ({"model": "openai/gpt-oss-20b"}, "serving_recipe_gpu_count", ["8 GPUs", "Supported: 1."]),
+    ({"gpus_per_instance": 3}, "serving_recipe_gpus_per_instance", ["instances of 3 GPUs", "Supported: 1, 2, 4, 8"]),
+    ({"gpus_per_instance": 8, "gpu_count": 4}, "serving_recipe_gpus_per_instance", ["4 GPUs are not a multiple of 8"]),
+    ({"gpus": [0, 0], "gpu_count": None}, "serving_recipe_gpus", ["twice"]),
+    ({"gpus": "0,1"}, "serving_recipe_gpus", ["takes a list", "'0,1'"]),
+    ({"gpus": [0, 1]}, "serving_recipe_gpus", ["names 2 GPUs", "serving_recipe_gpu_count is 8"]),
+    ({**mixed("NVIDIA H200"), "gpus": [1]}, "serving_recipe_gpus", ["has no GPU 1; it has 0"]),
     ({"gpu_type": None, "detected": {"count": 0}}, "serving_recipe_gpu_type", ["no NVIDIA GPU was found"]),
     ({"gpu_count": None, "detected": {"count": 0}}, "serving_recipe_gpu_count", ["no NVIDIA GPU was found"]),
     ({"detected": detected("NVIDIA B200", 4, "0x2901")}, "serving_recipe_gpu_count", ["the host has 4"]),
     (
-        {**NOTHING_SET, "detected": detected("NVIDIA L40S", 2, "0x26b9")},
+        {"detected": {**detected("NVIDIA B200", 7, "0x2901"), "missing": ["0000:1b:00.0"]}},
+        "serving_recipe_gpu_count",
+        ["the host has 7 that work, and 0000:1b:00.0 that does not"],
+    ),
+    ({"detected": detected("NVIDIA H200", 8, "0x2335")}, "serving_recipe_gpu_type", ["b200 was set", "NVIDIA H200"]),
+    ({**mixed("NVIDIA L40S")}, "serving_recipe_gpu_type", ["l40s cannot serve gpt-oss", "MXFP4"]),
+    ({**mixed("NVIDIA T4")}, "serving_recipe_gpu_type", ["NVIDIA T4", "have no recipe", "Supported: b200, gb200"]),
+    (
+        {**NOTHING_SET, "detected": detected(None, 2, "0x1eb8")},
         "serving_recipe_gpu_type",
-        ["NVIDIA L40S", "Supported: b200, h200"],
+        ["PCI device 0x1eb8", "Supported: b200, gb200"],
     ),
     (
-        {**NOTHING_SET, "detected": detected(None, 2, "0x26b9")},
+        mixed("NVIDIA H200", "NVIDIA H200", "NVIDIA L40S"),
         "serving_recipe_gpu_type",
-        ["PCI device 0x26b9", "Supported: b200, h200"],
+        ["not all of one kind (0, 1: NVIDIA H200; 2: NVIDIA L40S)", "Set serving_recipe_gpus"],
     ),
+    ({"name": "quick_start"}, "serving_recipe_name", ["Did you mean 'quick_start_low_latency'?"]),
+    ({"name": "h100_template"}, "serving_recipe_name", ["h100_template has no recipe for b200", "h100"]),
     (
-        {**NOTHING_SET, "gpu_count": 1, "detected": detected(None, 2, "0x2335", "0x2901", homogeneous=False)},
-        "serving_recipe_gpu_type",
-        ["0x2335", "not all of one kind"],
+        {"gpu_type": "rtx_pro_6000", "image": "r/i:gpt-oss-dev"},
+        "serving_recipe_image",
+        ["does not run gpt-oss on rtx_pro_6000 (sm120)"],
     ),
-    ({"image": "r/i:1.1.0"}, "serving_recipe_image", ["older than every known release", "1.2.1"]),
-    ({"image": "r/i:gpt-oss-dev"}, "serving_recipe_image", ["must tell the TensorRT-LLM release", "1.2.1"]),
+    ({"image": "r/i:0.21.0"}, "serving_recipe_image", ["older than every known release", "1.2.1"]),
+    ({"image": "r/i:latest"}, "serving_recipe_image", ["must tell the TensorRT-LLM release", "1.2.1"]),
     ({"image": "r:5000/i@sha256:ab"}, "serving_recipe_image", ["must tell the TensorRT-LLM release"]),
     ({"port": 70000}, "serving_recipe_port", ["70000", "1 to 65535"]),
     ({"environment": {"A": True}}, "serving_recipe_environment", ["A is True", "quotes"]),
@@ -283,7 +351,8 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
         "serving_recipe_engine_options",
         ["'TRTLLM' on h200 (sm90)", "which takes TRITON"],
     ),
-    ({"engine_options": {"tensor_parallel_size": 4}}, "serving_recipe_engine_options", ["4 x 1 x 1", "GPUs used, 8"]),
+    ({"engine_options": {"tensor_parallel_size": 4}}, "serving_recipe_engine_options", ["tensor_parallel_size", "8"]),
+    ({"engine_options": {"max_seq_len": 200000}}, "serving_recipe_engine_options", ["max_seq_len", "131072"]),
     ({"engine_options": ["max_batch_size"]}, "serving_recipe_engine_options", ["takes a dict"]),
 ]
 
@@ -298,21 +367,19 @@ def test_what_cannot_work_is_refused_in_one_sentence(changes: dict[str, Any], va
 def test_every_problem_is_in_one_message() -> None:
     changes = {
         "model": "openai/gpt-oss",
-        "gpu_type": "b300",
+        "gpu_type": "b30",
         "gpu_count": "all",
         "use_case": "fast",
-        "port": 0,
         "engine_options": {"stream_intervall": 1, "max_num_tokens": "many"},
     }
     with pytest.raises(AnsibleFilterError) as error:
         serving_recipe({**REQUEST, **changes})
     assert str(error.value) == "\n".join(problems(**changes))
     assert [problem.split(":")[0] for problem in problems(**changes)] == [
-        "serving_recipe_gpu_type",
         "serving_recipe_model",
         "serving_recipe_use_case",
         "serving_recipe_gpu_count",
-        "serving_recipe_port",
+        "serving_recipe_gpu_type",
         "serving_recipe_engine_options",
         "serving_recipe_engine_options",
     ]
@@ -324,7 +391,7 @@ def test_an_image_that_does_not_take_the_recipe_is_what_to_change() -> None:
     releases = copy.deepcopy(dict(tables.releases))
     del releases["1.2"]["engine_options"]["stream_interval"]
     with pytest.raises(ValueError, match=r"^serving_recipe_image: .*'stream_interval' is not an option"):
-        resolve(REQUEST, Tables(tables.hardware, tables.models, tables.base, releases))
+        resolve(REQUEST, replace(tables, releases=releases))
 
 
 @pytest.mark.parametrize(
@@ -334,14 +401,35 @@ def test_the_higher_driver_floor_counts(row: str, release: str, floor: str) -> N
     tables = load_tables()
     hardware = [{**entry, "min_driver": row} for entry in tables.hardware]
     releases = {"1.2": {**tables.releases["1.2"], "driver_floor": release}}
-    assert resolve(REQUEST, Tables(hardware, tables.models, tables.base, releases))["requires"]["driver"] == floor
+    assert resolve(REQUEST, replace(tables, hardware=hardware, releases=releases))["requires"]["driver"] == floor
+
+
+def test_memory_is_that_of_the_gpus_found() -> None:
+    gpus = [{"index": 0, "product_name": "NVIDIA GB300", "memory_total_mib": 256703}]  # the one of a DGX Station
+    found = {"gpu_type": None, "gpu_count": None, "detected": {"count": 1, "gpus": gpus}}
+    assert serving_recipe({**REQUEST, **found})["memory"]["total_mib"] == 256703
+    named = {"gpu_type": "gb300", "gpu_count": 1}
+    assert serving_recipe({**REQUEST, **named})["memory"]["total_mib"] == 284208
 
 
 def test_a_model_larger_than_the_gpu_is_refused() -> None:
     tables = load_tables()
     hardware = [{**entry, "memory_mib": 40960} for entry in tables.hardware]
-    with pytest.raises(ValueError, match=r"serving_recipe_model: .* needs 76293 MiB of GPU memory, b200 has 40960 MiB"):
-        resolve(REQUEST, Tables(hardware, tables.models, tables.base, tables.releases))
+    with pytest.raises(RecipeError, match=r"^serving_recipe_gpus_per_instance: .*b200"):
+        resolve({**REQUEST, "gpu_count": 1}, replace(tables, hardware=hardware))
+
+
+def test_the_image_unless_set_is_the_newest_with_full_tests_or_the_documents() -> None:
+    assert serving_recipe(REQUEST)["image"] == "nvcr.io/nvidia/tensorrt-llm/release:1.2.1"
+    document = {**REQUEST, "name": "quick_start_low_latency"}
+    assert serving_recipe(document)["image"] == "nvcr.io/nvidia/tensorrt-llm/release:1.0.0rc6"
+    assert serving_recipe({**document, "image": "mirror/release:1.0.0rc6"})["image"] == "mirror/release:1.0.0rc6"
+
+
+def test_consequences_are_notes_of_the_recipe_and_warnings_of_an_override() -> None:
+    assert any("max_num_tokens" in note for note in serving_recipe(REQUEST)["notes"])
+    recipe = serving_recipe({**REQUEST, "engine_options": {"max_num_tokens": 8192}})
+    assert any("8192" in warning for warning in recipe["warnings"])
 
 
 ROWS = {"1.2": {"tags": ["1.2.0", "1.2.1"]}, "1.10": {"tags": ["1.10.0rc1"]}}

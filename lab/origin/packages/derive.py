@@ -2,10 +2,10 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write captures/<name>.xml for each entry of variants.toml: a real H200 capture with that product's values in it.
+"""Write captures/<type>.xml for each entry of variants.toml: one GPU of a real H200 capture with that type's values.
 
-Everything that variants.toml does not name stays the H200's; lists of supported clocks are cut to the highest pair, and
-UUIDs and serial numbers are made up.
+Everything that variants.toml does not name stays the H200's; free memory is what the rest leaves, lists of supported
+clocks are cut to the highest pair, and UUIDs and serial numbers are made up.
 """
 
 import tomllib
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+VARIANTS: dict[str, Any] = tomllib.loads((HERE / "variants.toml").read_text())
 HEAD = '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">\n'
 
 
@@ -26,23 +27,39 @@ def at(element: ET.Element, path: str) -> ET.Element:
     return found
 
 
-def derive(name: str, variant: dict[str, Any]) -> str:
-    """The XML document of a variant."""
+def resolve(name: str) -> dict[str, Any]:
+    """The entry of a type, with what the type that it is like has besides."""
+    entry = VARIANTS[name]
+    if "like" not in entry:
+        return entry
+    other = resolve(entry["like"])
+    return other | entry | {"values": other["values"] | entry["values"]}
+
+
+def derive(name: str) -> str:
+    """The XML document of a type: one GPU, which nvidia-smi repeats as often as a host has it."""
+    variant = resolve(name)
     root = ET.parse(HERE / "captures" / variant["base"]).getroot()
-    gpus = root.findall("gpu")
-    for gpu in gpus[variant["gpus"] :]:
-        root.remove(gpu)
-    at(root, "attached_gpus").text = str(variant["gpus"])
-    for index, gpu in enumerate(gpus[: variant["gpus"]]):
-        values = {
-            "pci/pci_device_id": f"{variant['device_id']}10DE",
-            "uuid": f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{name}-{index}')}",
-            "serial": f"16500{int(variant['device_id'], 16):05}{index:03}",
-        } | variant["values"]
-        for path, value in values.items():
-            at(gpu, path).text = value
-        cut_supported_clocks(gpu)
+    gpu, *others = root.findall("gpu")
+    for other in others:
+        root.remove(other)
+    at(root, "attached_gpus").text = "1"
+    values = {
+        "pci/pci_device_id": f"{variant['device_id']}10DE",
+        "uuid": f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, name)}",
+        "serial": f"16500{int(variant['device_id'], 16):05}000",
+    } | variant["values"]
+    for path, value in values.items():
+        at(gpu, path).text = value
+    memory = at(gpu, "fb_memory_usage")
+    at(memory, "free").text = f"{mebibytes(memory, 'total') - mebibytes(memory, 'reserved')} MiB"
+    cut_supported_clocks(gpu)
     return HEAD + ET.tostring(root, encoding="unicode", short_empty_elements=False) + "\n"
+
+
+def mebibytes(memory: ET.Element, part: str) -> int:
+    """A size as the capture has it: ``143771 MiB``."""
+    return int((at(memory, part).text or "").removesuffix(" MiB"))
 
 
 def cut_supported_clocks(gpu: ET.Element) -> None:
@@ -59,8 +76,8 @@ def cut_supported_clocks(gpu: ET.Element) -> None:
 
 
 def main() -> None:
-    for name, variant in tomllib.loads((HERE / "variants.toml").read_text()).items():
-        (HERE / "captures" / f"{name}.xml").write_text(derive(name, variant))
+    for name in VARIANTS:
+        (HERE / "captures" / f"{name}.xml").write_text(derive(name))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,14 @@ def test_server_never_had_to_be_restarted(host):
     assert host.check_output(f"systemctl show {UNIT} -p NRestarts --value") == "0"
 
 
+def test_unit_is_that_of_the_release_proven_last(host):
+    release = host.check_output("readlink /etc/trtllm-fleet/verified")
+    assert host.check_output(f"readlink /etc/systemd/system/{UNIT}") == f"{release}/{UNIT}"
+    served = json.loads(host.file(f"{release}/release.json").content_string)
+    assert [(instance["name"], instance["base_url"]) for instance in served["instances"]] == [("serve-0", API)]
+    assert served["digest"].startswith("sha256:")
+
+
 def test_no_unit_failed(host):
     assert host.check_output("systemctl --failed --no-legend --plain") == ""
 

@@ -1,0 +1,286 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a host is set to run: release directories, and the systemd units that are links into one of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, run
+
+UNIT_SUFFIX = ".service"
+# What the release serves, for people and later runs. Nothing that runs reads it, so it is no part of a release's name.
+DESCRIPTION = "release.json"
+# In the files this stands for the release's directory, whose name follows from them.
+PLACEHOLDER = "@release@"
+NAME_LENGTH = 12  # hexadecimal digits of SHA-256: enough to tell the few releases of a host apart
+
+FILE_MODE = 0o644
+DIRECTORY_MODE = 0o755
+
+# Seconds. systemctl answers in milliseconds; for stopping, systemd keeps each unit's own TimeoutStopSec.
+COMMAND_TIMEOUT = 30.0
+STOP_TIMEOUT = 3600.0
+
+Difference = dict[str, str]  # in the form of Ansible's --diff
+
+
+class ReleaseError(Exception):
+    """A release cannot be written or run; the message says why."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A unit as systemd sees it, in its own words, and what its file is a link to (None: no link)."""
+
+    active: str
+    enabled: str
+    link: str | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What has to be done so that a host runs exactly one release. Units are in the order of their names."""
+
+    stop: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    link: tuple[str, ...] = ()
+    enable: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        return any(vars(self).values())
+
+    def steps(self) -> str:
+        """What is done, one step a line."""
+        return "".join(f"{verb} {unit}\n" for verb, units in vars(self).items() for unit in units)
+
+
+def name_release(files: Mapping[str, str]) -> str:
+    """The name of the release with these files, by name: the same files, the same name."""
+    content = {name: text for name, text in files.items() if name != DESCRIPTION}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:NAME_LENGTH]
+
+
+def plan(states: Mapping[str, State], wanted: Mapping[str, str], restart: bool) -> Plan:
+    """How to get from ``states``, by unit, to exactly the units in ``wanted``, each with the file that it links to.
+
+    Every unit that has to go or to be started afresh is stopped before any is started: the GPUs and ports of one may
+    be those of another before.
+    """
+    remove = [unit for unit in states if unit not in wanted]
+    link = [unit for unit, file in wanted.items() if states[unit].link != file]
+    again = [unit for unit in wanted if restart or unit in link]
+    running = {unit for unit, state in states.items() if state.active not in ("inactive", "failed")}
+    start = [unit for unit in wanted if unit in again or unit not in running]
+    # systemd's link for the boot names the file behind the unit's own link, so it is made anew with that.
+    enable = [unit for unit in wanted if unit in link or states[unit].enabled != "enabled"]
+    stop = [unit for unit in (*remove, *again) if unit in running]
+    return Plan(*(tuple(sorted(units)) for units in (stop, remove, link, enable, start)))
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A release that is on the host. ``intact``: what runs from it did not have to be written."""
+
+    name: str
+    intact: bool
+    differences: Sequence[Difference]
+
+
+class HostReleases:
+    """The releases below ``root``, and the links to their units in ``units``.
+
+    With ``check_mode`` nothing is changed, and the answers are what would have been done. Methods raise ReleaseError,
+    and OSError for a file system that does not let them.
+    """
+
+    def __init__(self, root: Path, units: Path, check_mode: bool = False, runner: Runner = run) -> None:
+        self._releases = root / "releases"
+        self._verified = root / "verified"
+        self._units = units
+        self._check_mode = check_mode
+        self._runner = runner
+
+    def path(self, name: str) -> Path:
+        """The directory of a release."""
+        return self._releases / name
+
+    def verified(self) -> str:
+        """Name of the release that was proven last; empty where there is none, or it is no longer there."""
+        path = Path(os.readlink(self._verified)) if self._verified.is_symlink() else None
+        return path.name if path and path.parent == self._releases and path.is_dir() else ""
+
+    def description(self, name: str) -> dict[str, Any] | None:
+        """What a release serves; None where a dry run did not write it."""
+        path = self.path(name) / DESCRIPTION
+        if self._check_mode and not path.exists():
+            return None
+        try:
+            return dict(json.loads(path.read_text()))
+        except (OSError, ValueError) as error:
+            raise ReleaseError(f"{path} cannot be read: {error}") from None
+
+    def stage(self, files: Mapping[str, str]) -> Staged:
+        """Write the release with these files, by name. Differences are to it, else to the one verified last."""
+        for file in files:
+            if not re.fullmatch(r"[\w@-][\w.@-]*", file):
+                raise ReleaseError(f"files: {file!r} is no name of a file; use letters, digits and -_.@")
+        name = name_release(files)
+        directory, before = self.path(name), self.path(self.verified() or name)
+        if not self._check_mode:
+            directory.mkdir(parents=True, exist_ok=True)
+            for made in (self._releases, directory):  # whatever the umask is
+                made.chmod(DIRECTORY_MODE)
+        differences, intact = [], True
+        for file, text in sorted(files.items()):
+            path, text = directory / file, text.replace(PLACEHOLDER, str(directory))
+            if _is(path, text):
+                continue
+            intact = intact and file == DESCRIPTION
+            known = path if path.exists() else before / file
+            old = known.read_text(errors="replace") if known.exists() else ""
+            header = {"before_header": str(known) if old else "", "after_header": str(path)}
+            differences.append({"before": old, "after": text, **header})
+            if not self._check_mode:
+                _write(path, text)
+        for stranger in sorted(set(_names(directory)) - set(files)):
+            intact = False
+            differences.append({"before": f"{directory / stranger}\n", "after": ""})
+            if not self._check_mode:
+                _remove(directory / stranger)
+        return Staged(name, intact, differences)
+
+    def start(self, name: str, restart: bool, units: Sequence[str] = ()) -> Plan:
+        """Have the host run exactly this release, without waiting for it to serve.
+
+        Units of other releases go. Those of this one are started afresh if ``restart`` or if they were another's.
+        A dry run may say in ``units`` which it has, for it may not be there.
+        """
+        directory = self.path(name)
+        found = [file for file in _names(directory) if file.endswith(UNIT_SUFFIX)]
+        if not found and not self._check_mode:
+            raise ReleaseError(f"{directory} has no unit to run")
+        return self._make_true({unit: str(directory / unit) for unit in found or units}, restart)
+
+    def withdraw(self) -> Plan:
+        """Have the host run no release at all."""
+        return self._make_true({}, restart=False)
+
+    def remember(self, name: str, keep: int) -> tuple[bool, list[str]]:
+        """Remember a release as proven, and remove old ones, but for the ``keep`` that were written or proven last.
+
+        The answer is whether something changed, and which were removed. Never removed is what was proven before.
+        """
+        before = self.verified()
+        if before == name:
+            return False, []
+        others = sorted(
+            (other for other in _names(self._releases) if other not in (name, before)),
+            key=lambda other: self.path(other).stat().st_mtime,
+            reverse=True,
+        )
+        old = sorted(others[max(0, keep - (2 if before else 1)) :])
+        if not self._check_mode:
+            os.utime(self.path(name))
+            _link(self._verified, str(self.path(name)))
+            for other in old:
+                _remove(self.path(other))
+        return True, old
+
+    def _make_true(self, wanted: Mapping[str, str], restart: bool) -> Plan:
+        todo = plan(self._states(wanted), wanted, restart)
+        if self._check_mode or not todo.changed:
+            return todo
+        self._systemctl("stop", todo.stop, STOP_TIMEOUT)
+        for unit in todo.remove:
+            for path in (self._units / unit, *self._units.glob(f"*.wants/{unit}")):
+                path.unlink()
+        for unit in todo.link:
+            _link(self._units / unit, wanted[unit])
+        self._systemctl("enable", todo.enable, options=["--no-reload", "--quiet"])
+        self._check("systemctl", "daemon-reload")
+        if todo.remove:
+            # systemd keeps a failed unit in its lists until told; for one that did not fail there is nothing to reset.
+            self._runner(["systemctl", "reset-failed", "--", *todo.remove], COMMAND_TIMEOUT)
+        self._systemctl("start", todo.start, options=["--no-block"])
+        return todo
+
+    def _states(self, wanted: Iterable[str]) -> dict[str, State]:
+        """The wanted units, and all others that are links into a release: units of ours, whoever left them."""
+        links = {path.name: os.readlink(path) for path in self._units.glob(f"*{UNIT_SUFFIX}") if path.is_symlink()}
+        ours = [unit for unit, target in links.items() if self._releases in Path(target).parents]
+        units = sorted({*wanted, *ours})
+        if not units:
+            return {}
+        shown = self._check("systemctl", "show", "--property=ActiveState,UnitFileState", "--", *units)
+        # One paragraph for each unit, in the order asked for.
+        values = [dict(line.split("=", 1) for line in part.splitlines()) for part in shown.strip().split("\n\n")]
+        return {
+            unit: State(value.get("ActiveState", "inactive"), value.get("UnitFileState", ""), links.get(unit))
+            for unit, value in zip(units, values)
+        }
+
+    def _systemctl(
+        self, verb: str, units: Sequence[str], timeout: float = COMMAND_TIMEOUT, options: Sequence[str] = ()
+    ) -> None:
+        if units:
+            self._check("systemctl", verb, *options, "--", *units, timeout=timeout)
+
+    def _check(self, *argv: str, timeout: float = COMMAND_TIMEOUT) -> str:
+        """Output of a command that has to succeed."""
+        try:
+            done = self._runner(argv, timeout)
+        except OSError as error:
+            raise ReleaseError(f"{argv[0]}: {error.strerror}") from None
+        if done.rc != 0:
+            problem = f"no answer within {timeout:g} s" if done.rc is None else done.text or f"exit status {done.rc}"
+            raise ReleaseError(f"{' '.join(argv)}: {problem}")
+        return done.stdout
+
+
+def _names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+
+
+def _is(path: Path, text: str) -> bool:
+    """Whether a path is a plain file with this text and the right mode."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    return path.read_bytes() == text.encode() and path.stat().st_mode & 0o7777 == FILE_MODE
+
+
+def _write(path: Path, text: str) -> None:
+    """Put the file there whole or not at all."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text)
+    new.chmod(FILE_MODE)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    os.replace(new, path)
+
+
+def _link(path: Path, target: str) -> None:
+    """Point a link at ``target`` at one stroke; a file in its place goes."""
+    new = path.with_name(f".{path.name}.new")
+    if new.is_symlink():  # left by a run that broke off
+        new.unlink()
+    new.symlink_to(target)
+    os.replace(new, path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -1,0 +1,236 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An estimate of the memory of one GPU of an instance, and of the tokens that its KV cache holds.
+
+docs/memory.md tells the formula in words, what of it is exact, and how far it is from what was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.layers import get
+from ansible_collections.trtllm.fleet.plugins.module_utils.parallelism import Parallelism, integer, parallelism
+from ansible_collections.trtllm.fleet.plugins.module_utils.rules import (
+    DEFAULT_GRAPH_MAX_BATCH_SIZE,
+    DEFAULT_MAX_BATCH_SIZE,
+    DEFAULT_MAX_NUM_TOKENS,
+)
+
+MIB = 2**20
+BFLOAT16 = 2  # bytes
+# TensorRT-LLM's own (KvCacheConfig of tensorrt_llm/llmapi/llm_args.py).
+DEFAULT_FRACTION = 0.9
+DEFAULT_TOKENS_PER_BLOCK = 32
+# An expert's matrices are padded to these for the kernels (fused_moe/quantization.py); the second is for the hidden
+# side of gate and up, with every backend but CUTLASS.
+WEIGHT_ALIGNMENT = 128
+INPUT_ALIGNMENT = 512
+# What the driver keeps for itself: nvidia-smi's "reserved" on a GB200; 0.71 GiB on a B200, 0.34 GiB on a H200.
+DRIVER_MIB = 742
+# CUDA context and libraries: between 0.51 GiB (TensorRT-LLM issue 5872, H200) and 1.86 GiB (mlcommons/inference issue
+# 2501, gpt-oss-120b) were in use before the model was created.
+CONTEXT_MIB = 1024
+# What every other process of an instance takes on its first GPU (TensorRT-LLM issue 3058).
+NEIGHBOUR_MIB = 500
+# Measured on DeepSeek-R1 (TensorRT-LLM pull request 12895). Its documentation gives 200 MB as the most.
+CUDA_GRAPH_MIB = 10
+
+
+def estimate(
+    options: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    gpus: int,
+    memory_mib: int,
+    sliding_pools: bool = False,
+) -> dict[str, Any]:
+    """The memory of the fullest GPU of an instance, in MiB, and the tokens that the KV cache of the instance holds.
+
+    ``options``: merged engine options; ``facts``: those of the model file; ``gpus``: of one instance; ``memory_mib``:
+    of one GPU, as nvidia-smi prints it; ``sliding_pools``: layers with a sliding window hold only that much of a
+    sequence, as from TensorRT-LLM 1.4 on (pull request 18767). Returns:
+
+    - ``weights_mib``, ``runtime_mib``, ``activations_mib``, ``cuda_graphs_mib``, ``kv_cache_mib`` and ``free_mib``: all
+      of ``total_mib``; ``free_mib`` is negative where the GPU is too small.
+    - ``required_mib``: the least total with which it fits.
+    - ``kv_tokens``: tokens that the KV cache of the instance holds; ``context``: the longest sequence, in tokens;
+      ``sequences_at_context``: how many of that length are held at once.
+    - ``max_sequences``: how many sequences the instance decodes at once; ``tokens_per_sequence``: how long each is on
+      average when so many are held, in tokens.
+    - ``max_seq_len``: what was asked for, or null; ``fits``: whether one such sequence is held, or, where TensorRT-LLM
+      is left to choose, a first block.
+    """
+    split = parallelism(options)
+    used = {
+        "weights_mib": _weights(options, facts, split) / MIB,
+        "runtime_mib": DRIVER_MIB + CONTEXT_MIB + NEIGHBOUR_MIB * (gpus - 1),
+        "activations_mib": _activations(options, facts, split) / MIB,
+        "cuda_graphs_mib": len(graph_batch_sizes(options)) * CUDA_GRAPH_MIB,
+    }
+    left = max(0.0, memory_mib - sum(used.values())) * MIB
+
+    asked = integer(options, "max_seq_len")
+    wanted = asked or facts["context"]
+    windows = _windows(options, facts, wanted, sliding_pools)
+    layer_bytes = _layer_bytes(options, facts, split)
+    block = max(1, integer(options, "kv_cache_config", "tokens_per_block") or DEFAULT_TOKENS_PER_BLOCK)
+    fraction = _fraction(options)
+    pool = _capped(options, fraction * left, len(windows) * layer_bytes)
+
+    context = _longest(pool, windows, layer_bytes)
+    if context < wanted:
+        # TensorRT-LLM lowers the context to whole blocks that it has (KVCacheManager, "Adjusted max_seq_len").
+        context -= context % block
+    batch = max(1, integer(options, "max_batch_size") or DEFAULT_MAX_BATCH_SIZE)
+    one = _sequence(context, windows, layer_bytes)
+    sequences = split.attention_ranks * pool / one if one else 0.0
+    least = _sequence(asked or block, windows, layer_bytes) / fraction if fraction else 0
+    return {
+        "total_mib": memory_mib,
+        **{part: round(size) for part, size in used.items()},
+        "kv_cache_mib": round(pool / MIB),
+        "free_mib": round(memory_mib - sum(used.values()) - pool / MIB),
+        "required_mib": math.ceil(sum(used.values()) + least / MIB),
+        "kv_tokens": int(sequences * context),
+        "context": context,
+        "sequences_at_context": round(sequences, 1),
+        "max_sequences": batch * split.attention_ranks,
+        "tokens_per_sequence": min(wanted, _longest(pool / batch, windows, layer_bytes)),
+        "max_seq_len": asked,
+        "fits": context >= (asked or 1),
+    }
+
+
+def problem(estimated: Mapping[str, Any], model: str, gpu_type: str, gpus: int) -> str | None:
+    """Why the instance does not fit its GPUs; None where it does. The arguments but the first are for the sentence."""
+    if estimated["fits"]:
+        return None
+    where = f"{model} on {gpus} x {gpu_type} does not fit"
+    parts = ", ".join(
+        f"{estimated[f'{part}_mib']} {name}"
+        for part, name in (
+            ("weights", "weights"),
+            ("runtime", "driver and CUDA"),
+            ("activations", "activations"),
+            ("cuda_graphs", "CUDA graphs"),
+        )
+    )
+    if not estimated["context"]:
+        return (
+            f"{where}: of the {estimated['total_mib']} MiB of each GPU none are left for the KV cache ({parts}). "
+            "Use more GPUs per instance, or GPUs with more memory."
+        )
+    return (
+        f"{where}: its KV cache holds a sequence of {estimated['context']} tokens, 'max_seq_len' asks for "
+        f"{estimated['max_seq_len']} (MiB of each GPU: {estimated['total_mib']} in all, {parts}, "
+        f"{estimated['kv_cache_mib']} KV cache). Lower it or 'max_num_tokens', or use more GPUs per instance."
+    )
+
+
+def summary(estimated: Mapping[str, Any]) -> str:
+    """What the KV cache of an instance holds, for people."""
+    return (
+        f"The KV cache holds {estimated['kv_tokens']:,} tokens: {estimated['sequences_at_context']:g} times the "
+        f"longest sequence, {estimated['context']:,}, or {estimated['tokens_per_sequence']:,} for each of "
+        f"{estimated['max_sequences']:,} sequences at once."
+    )
+
+
+def _weights(options: Mapping[str, Any], facts: Mapping[str, Any], split: Parallelism) -> float:
+    """Bytes of one GPU: its experts, padded for the kernels, and its part of the rest."""
+    hidden, inner = facts["hidden_size"], facts["expert_intermediate_size"]
+    rows = _padded(math.ceil(inner / split.within_experts), WEIGHT_ALIGNMENT)
+    cutlass = get(options, ("moe_config", "backend")) == "CUTLASS"
+    columns = _padded(hidden, WEIGHT_ALIGNMENT if cutlass else INPUT_ALIGNMENT)
+    # Gate and up, then down.
+    padding = (2 * rows * columns + _padded(hidden, WEIGHT_ALIGNMENT) * rows) / (3 * hidden * inner)
+    experts = facts["expert_bytes"] * math.ceil(facts["experts"] / split.experts) / facts["experts"] * padding
+    return float(experts + (facts["weights_bytes"] - facts["expert_bytes"]) / split.attention)
+
+
+def _activations(options: Mapping[str, Any], facts: Mapping[str, Any], split: Parallelism) -> float:
+    """Bytes of one GPU in the largest step: what goes through its experts, hidden states, and the logits of a batch.
+
+    The tokens are taken to be spread evenly over the experts.
+    """
+    tokens = max(1, integer(options, "max_num_tokens") or DEFAULT_MAX_NUM_TOKENS)
+    batch = max(1, integer(options, "max_batch_size") or DEFAULT_MAX_BATCH_SIZE)
+    hidden = facts["hidden_size"]
+    # Under attention DP the experts of a GPU see the tokens of all of them.
+    gathered = tokens * split.attention_ranks
+    at_once = min(gathered, integer(options, "moe_config", "max_num_tokens") or gathered)
+    # Input and output, and in between gate, up and their product.
+    width = 2 * hidden + 3 * facts["expert_intermediate_size"] / split.within_experts
+    experts = at_once * facts["experts_per_token"] / split.experts * width * BFLOAT16
+    logits = batch * facts["vocabulary"] * 4  # float32
+    return float(experts + (tokens + gathered) * hidden * BFLOAT16 + logits)
+
+
+def graph_batch_sizes(options: Mapping[str, Any]) -> list[int]:
+    """The batch sizes that CUDA graphs are captured for (CudaGraphConfig; the steps of 64 are pull request 12895's)."""
+    config = options.get("cuda_graph_config", {})
+    if not isinstance(config, Mapping):
+        return []
+    batch = max(1, integer(options, "max_batch_size") or DEFAULT_MAX_BATCH_SIZE)
+    given = config.get("batch_sizes")
+    if isinstance(given, list) and given:
+        return [each for each in given if isinstance(each, int) and each <= batch]
+    largest = min(batch, integer(config, "max_batch_size") or DEFAULT_GRAPH_MAX_BATCH_SIZE)
+    if config.get("enable_padding") is True:
+        sizes = {1, 2, 4, *range(8, 129, 8), *range(192, largest + 1, 64)}
+    else:
+        sizes = {*range(1, 33), *(2**power for power in range(6, max(6, largest.bit_length())))}
+    return sorted({each for each in sizes if each < largest} | {largest})
+
+
+def _layer_bytes(options: Mapping[str, Any], facts: Mapping[str, Any], split: Parallelism) -> int:
+    """Bytes of one token in the KV cache of one layer on one GPU. A head that several GPUs need is on each of them."""
+    dtype = get(options, ("kv_cache_config", "dtype"))
+    heads = math.ceil(facts["kv_heads"] / split.attention)
+    return int(2 * heads * facts["head_dim"] * (1 if dtype == "fp8" else BFLOAT16))
+
+
+def _windows(options: Mapping[str, Any], facts: Mapping[str, Any], context: int, sliding_pools: bool) -> list[int]:
+    """How many tokens of a sequence each layer keeps. A list of windows is repeated over the layers."""
+    given = get(options, ("kv_cache_config", "max_attention_window"))
+    if isinstance(given, list) and given and all(isinstance(each, int) and each > 0 for each in given):
+        return [min(context, given[layer % len(given)]) for layer in range(facts["layers"])]
+    sliding = facts["sliding_layers"] if sliding_pools else 0
+    return [min(context, facts["sliding_window"])] * sliding + [context] * (facts["layers"] - sliding)
+
+
+def _sequence(length: int, windows: Sequence[int], layer_bytes: int) -> int:
+    """Bytes of a sequence in the KV cache of one GPU."""
+    return sum(min(length, window) for window in windows) * layer_bytes
+
+
+def _longest(room: float, windows: Sequence[int], layer_bytes: int) -> int:
+    """The longest sequence that so many bytes hold, in tokens; at most the widest window."""
+    length, growing = 0, len(windows)
+    for window in sorted(windows):
+        step = (window - length) * growing * layer_bytes
+        if step > room:
+            return length + int(room // (growing * layer_bytes))
+        room -= step
+        length, growing = window, growing - 1
+    return length
+
+
+def _fraction(options: Mapping[str, Any]) -> float:
+    fraction = get(options, ("kv_cache_config", "free_gpu_memory_fraction"), DEFAULT_FRACTION)
+    return float(fraction) if isinstance(fraction, (int, float)) and 0 <= fraction <= 1 else DEFAULT_FRACTION
+
+
+def _capped(options: Mapping[str, Any], pool: float, token_bytes: int) -> float:
+    """The bytes of the KV cache: TensorRT-LLM takes the least of what the fraction and these two options give."""
+    tokens = integer(options, "kv_cache_config", "max_tokens")
+    total = integer(options, "kv_cache_config", "max_gpu_total_bytes")
+    caps = [pool, *([tokens * token_bytes] if tokens is not None else []), *([total] if total else [])]
+    return max(0.0, float(min(caps)))
+
+
+def _padded(size: int, to: int) -> int:
+    return math.ceil(size / to) * to

@@ -1,0 +1,56 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How an instance is spread over its GPUs, as its engine options say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.layers import get
+
+
+def integer(options: Mapping[str, Any], *path: str) -> int | None:
+    """The whole number at a path of the engine options; None where there is none, or something else."""
+    value = get(options, path)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def size(options: Mapping[str, Any], name: str) -> int | None:
+    """A parallel size; None where it is left to TensorRT-LLM, which null and -1 mean as well."""
+    value = integer(options, name)
+    return value if value and value > 0 else None
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """Over how many GPUs each part of the model is split.
+
+    ``attention``: attention and embeddings, 1 where each GPU holds all of them (attention DP).
+    ``experts``: groups of whole experts; ``within_experts``: the shards of each expert.
+    ``attention_ranks``: GPUs that attend to sequences of their own, each with its own KV cache.
+    """
+
+    attention: int
+    experts: int
+    within_experts: int
+    attention_ranks: int
+
+
+def parallelism(options: Mapping[str, Any]) -> Parallelism:
+    """As TensorRT-LLM completes the sizes that are not given (tensorrt_llm/mapping.py): one tells the other.
+
+    Pipeline and context parallelism are left out: rules.py refuses the one, and no document uses the other.
+    """
+    tensor = size(options, "tensor_parallel_size") or 1
+    experts, within = size(options, "moe_expert_parallel_size"), size(options, "moe_tensor_parallel_size")
+    experts = experts or (max(1, tensor // within) if within else 1)
+    by_data = options.get("enable_attention_dp") is True
+    return Parallelism(
+        attention=1 if by_data else tensor,
+        experts=experts,
+        within_experts=within or max(1, tensor // experts),
+        attention_ranks=tensor if by_data else 1,
+    )

@@ -1,0 +1,339 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What would run on each host of a fleet, and why: hosts with the same recipe together, for people and for a file."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.layers import Tree, leaves
+from ansible_collections.trtllm.fleet.plugins.module_utils.options import dotted
+from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import OVERRIDES, RecipeError
+
+PREFIX = "serving_recipe_"
+# With these a host is not asked which GPUs it has.
+ASKED = ("gpu_type", "gpu_count")
+# What the resolver says of a host without GPUs, and of one that nobody asked.
+NO_GPU = "no NVIDIA GPU was found on the host"
+
+NOTHING_RUNS = "nothing runs"
+RUNS_ALREADY = "runs this recipe already"
+WOULD_CHANGE = "would change"
+NOT_REACHABLE = "not reachable"
+NOT_ASKED = "not asked"
+UNKNOWN_RELEASE = "serves, but not from a release.json that holds its recipe"
+
+# Keys of the memory estimate and what they are to people, in the order in which memory is taken.
+MEMORY = {
+    "weights_mib": "weights",
+    "kv_cache_mib": "KV cache",
+    "activations_mib": "activations",
+    "cuda_graphs_mib": "CUDA graphs",
+    "runtime_mib": "runtime",
+    "free_mib": "free",
+}
+# Columns of the text. Hosts beyond so many names or ranges are only in the file.
+WIDTH = 110
+LABEL = 11
+LISTED = 12
+VALUE_WIDTH = 24
+
+
+@dataclass(frozen=True)
+class Host:
+    """What is known of one host: its recipe or why it has none, and the answer to what runs now.
+
+    ``release`` is the result of reading release.json with ``ansible.builtin.slurp``, or of a task that was skipped.
+    """
+
+    recipe: Tree | None
+    problems: Sequence[str] = ()
+    release: Tree | None = None
+
+
+def look_up(variables: Tree, defaults: Tree, resolver: Callable[[Tree], Tree]) -> Host:
+    """A host as its variables tell, in a fleet with the given ``defaults`` of role serving_recipe.
+
+    ``variables`` may have the results ``__plan_gpus`` of ``trtllm.fleet.gpu_info`` and ``__plan_release``.
+    """
+    gpus = variables.get("__plan_gpus") or {"skipped": True}
+    known = "gpus" in gpus
+    # Role serving_recipe names what it asks for after its variables.
+    request = {name[len(PREFIX) :]: variables.get(name, default) for name, default in defaults.items()}
+    try:
+        recipe = resolver({**request, "detected": gpus if known else None})
+    except RecipeError as error:
+        if known or gpus.get("skipped"):
+            return Host(None, error.problems)
+        # The resolver cannot know that nobody looked. Why a host is unreachable Ansible shows, in other words for each.
+        why = "could not be reached" if gpus.get("unreachable") else f"did not tell its GPUs ({gpus.get('msg')})"
+        missing = next(name for name in ASKED if request.get(name) is None)
+        asked = (
+            f"{PREFIX}{missing}: the host {why}. "
+            f"Set {' and '.join(PREFIX + name for name in ASKED)} to plan without asking it."
+        )
+        return Host(None, [asked, *(problem for problem in error.problems if NO_GPU not in problem)])
+    return Host(recipe, release=variables.get("__plan_release"))
+
+
+def make_plan(hosts: Mapping[str, Host]) -> dict[str, Any]:
+    """The plan of a fleet, hosts by name.
+
+    Returns ``groups`` (``hosts``, ``now``, ``recipe``) and ``without_recipe`` (``hosts``, ``problems``), hosts in
+    natural order and nothing that differs from run to run.
+    """
+    groups: dict[str, dict[str, Any]] = {}
+    without: dict[str, dict[str, Any]] = {}
+    for name in sorted(hosts, key=_natural):
+        host = hosts[name]
+        if host.recipe is None:
+            problems = list(host.problems)
+            _group(without, problems, {"hosts": [], "problems": problems})["hosts"].append(name)
+            continue
+        group = _group(groups, host.recipe, {"hosts": [], "now": {}, "recipe": host.recipe})
+        group["hosts"].append(name)
+        state, changes = compare(host.release, host.recipe)
+        now = {"state": state, "hosts": [], **({"changes": changes} if changes else {})}
+        _group(group["now"], [state, changes], now)["hosts"].append(name)
+    return {
+        "groups": [{**group, "now": list(group["now"].values())} for group in groups.values()],
+        "without_recipe": list(without.values()),
+    }
+
+
+def _natural(host: str) -> list[tuple[int, str] | str]:
+    """A key that sorts gpu2 before gpu10."""
+    return [(int(part), part) if place % 2 else part for place, part in enumerate(_parts(host))]
+
+
+def _parts(host: str) -> list[str]:
+    """A name as text, digits, text, digits, ..., text."""
+    return re.split(r"([0-9]+)", host)
+
+
+def _group(groups: dict[str, dict[str, Any]], key: Any, new: dict[str, Any]) -> dict[str, Any]:
+    return groups.setdefault(json.dumps(key, sort_keys=True), new)
+
+
+def compare(answer: Tree | None, recipe: Tree) -> tuple[str, list[dict[str, Any]]]:
+    """What ``recipe`` means on a host that runs what its release.json says: a state, and the changes.
+
+    A change has ``what``, ``now`` and ``planned``, without the one that is not set.
+    """
+    answer = answer or {"skipped": True}
+    if answer.get("unreachable"):
+        return NOT_REACHABLE, []
+    if answer.get("skipped"):
+        return NOT_ASKED, []
+    if "content" not in answer:
+        message = str(answer.get("msg", "no answer"))
+        return (NOTHING_RUNS if "not found" in message else f"cannot be read: {message}"), []
+    running = _recipe_of(answer["content"])
+    if running is None:
+        return UNKNOWN_RELEASE, []
+    changes = list(_changes(running, recipe))
+    return (WOULD_CHANGE if changes else RUNS_ALREADY), changes
+
+
+def _recipe_of(content: str) -> Tree | None:
+    """The recipe in a release.json, whatever the key that it stands under."""
+    try:
+        release = json.loads(base64.b64decode(content))
+    except ValueError:
+        return None
+    candidates = [release, *release.values()] if isinstance(release, dict) else []
+    return next((tree for tree in candidates if isinstance(tree, dict) and "engine_options" in tree), None)
+
+
+def _changes(running: Tree, planned: Tree) -> Iterator[dict[str, Any]]:
+    before, after = _served(running), _served(planned)
+    if before["instances"] != after["instances"]:
+        # How each of them changes follows.
+        before, after = ({k: v for k, v in side.items() if not k.startswith("instances.")} for side in (before, after))
+    for what in {**before, **after}:
+        change = {name: side[what] for name, side in (("now", before), ("planned", after)) if what in side}
+        if len(change) < 2 or change["now"] != change["planned"]:
+            yield {"what": what, **change}
+
+
+def _served(recipe: Tree) -> dict[str, Any]:
+    """The values of a recipe that change what runs, by dotted name."""
+    instances = recipe.get("instances") or []
+    return {
+        "model": recipe.get("model"),
+        "image": recipe.get("image"),
+        "instances": _shape(instances),
+        **{
+            f"instances.{instance.get('name')}.{key}": instance.get(key)
+            for instance in instances
+            for key in ("gpus", "port")
+        },
+        **{dotted((part, *path)): value for part in OVERRIDES for path, value in leaves(recipe.get(part) or {})},
+    }
+
+
+def _shape(instances: Sequence[Tree]) -> str:
+    """``4 x 2 GPUs``: instances, and GPUs of each."""
+    sizes = " and ".join(str(size) for size in dict.fromkeys(len(instance.get("gpus", [])) for instance in instances))
+    return f"{len(instances)} x {sizes or 0} GPUs"
+
+
+def shorten(hosts: Iterable[str], listed: int = LISTED) -> str:
+    """Host names on one line, runs of them as Ansible writes ranges: ``gpu[001:998], gpu1000``.
+
+    Of more than ``listed`` names and ranges the rest is a number.
+    """
+    names = sorted(hosts, key=_natural)
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and _follows(runs[-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    rest = sum(len(run) for run in runs[listed:])
+    return ", ".join(_range(run) for run in runs[:listed]) + (f", and {rest:,} more" if rest else "")
+
+
+def _follows(run: Sequence[str], name: str) -> bool:
+    """Whether a name continues a run: one number in it is one more, as wide where it has leading zeros."""
+    place = _difference(run[-1], name)
+    if place is None or (len(run) > 1 and place != _difference(run[0], run[1])):
+        return False
+    before, after = _parts(run[-1])[place], _parts(name)[place]
+    unpadded = not before.startswith("0") and not _parts(run[0])[place].startswith("0")
+    return int(after) == int(before) + 1 and (len(before) == len(after) or unpadded)
+
+
+def _difference(one: str, other: str) -> int | None:
+    """The place of the only number in which two names differ."""
+    left, right = _parts(one), _parts(other)
+    places = [place for place, (a, b) in enumerate(zip(left, right)) if a != b]
+    return places[0] if len(left) == len(right) and len(places) == 1 and places[0] % 2 else None
+
+
+def _range(run: Sequence[str]) -> str:
+    place = _difference(run[0], run[-1]) if len(run) > 2 else None
+    if place is None:
+        return ", ".join(run)
+    first = _parts(run[0])
+    return "".join([*first[:place], f"[{first[place]}:{_parts(run[-1])[place]}]", *first[place + 1 :]])
+
+
+def render(plan: Mapping[str, Any]) -> str:
+    """The plan for a terminal."""
+    groups, without = plan["groups"], plan["without_recipe"]
+    with_recipe = sum(len(group["hosts"]) for group in groups)
+    none = sum(len(group["hosts"]) for group in without)
+    lines = [f"{_hosts(with_recipe)} with a recipe, {none:,} without"]
+    for group in groups:
+        lines += ["", f"{_hosts(len(group['hosts']))}: {shorten(group['hosts'])}", *_indent(_group_lines(group))]
+    for group in without:
+        lines += ["", f"{_hosts(len(group['hosts']))} without a recipe: {shorten(group['hosts'])}"]
+        for problem in group["problems"]:
+            lines += _wrap(problem, first="  - ", rest="    ")
+    return "\n".join(lines)
+
+
+def failure(plan: Mapping[str, Any]) -> str:
+    """Which hosts have no recipe, in one sentence; empty when all have one."""
+    hosts = [host for group in plan["without_recipe"] for host in group["hosts"]]
+    return f"{_hosts(len(hosts))} without a recipe: {shorten(hosts)}. The plan says why." if hosts else ""
+
+
+def _hosts(count: int) -> str:
+    return f"{count:,} host{'' if count == 1 else 's'}"
+
+
+def _indent(lines: Iterable[str]) -> list[str]:
+    return [f"  {line}" if line else line for line in lines]
+
+
+def _wrap(text: str, first: str, rest: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _group_lines(group: Tree) -> Iterator[str]:
+    recipe = group["recipe"]
+    requires = recipe["requires"]
+    document = recipe.get("document")
+    gpus = f"{recipe['gpu_count']} x {recipe['gpu_type']} ({recipe['architecture']})"
+    yield from _labelled("recipe", [f"{recipe['name']}{f', as the document {document} has it' if document else ''}"])
+    yield from _labelled("model", [f"{recipe['model']}, {recipe['use_case']}"])
+    yield from _labelled("image", [f"{recipe['image']} (TensorRT-LLM {recipe['release']})"])
+    yield from _labelled("needs", [f"{gpus}, driver {requires['driver']} or newer"])
+    yield from _labelled("instances", _instance_lines(recipe["instances"]))
+    if recipe.get("memory"):
+        yield from _labelled("memory", _memory_lines(recipe["memory"]))
+    yield from _labelled("now", _now_lines(group["now"]))
+    yield ""
+    yield from _value_lines(recipe["provenance"])
+    if recipe["notes"] or recipe["warnings"]:
+        yield ""
+    for label, sentences in (("note", recipe["notes"]), ("warning", recipe["warnings"])):
+        for sentence in sentences:
+            yield from _labelled(label, [sentence])
+
+
+def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        yield from _wrap(line, first=label.ljust(LABEL), rest=" " * LABEL)
+        label = ""
+
+
+def _instance_lines(instances: Sequence[Tree]) -> Iterator[str]:
+    gpus = [", ".join(map(str, instance["gpus"])) for instance in instances]
+    for instance, indices in zip(instances, gpus):
+        node = instance.get("numa_node")
+        where = "" if node is None else f"  NUMA node {node}"
+        yield f"{instance['name']}  port {instance['port']}  GPUs {indices.ljust(max(map(len, gpus)))}{where}".rstrip()
+
+
+def _memory_lines(memory: Tree) -> Iterator[str]:
+    taken = ", ".join(f"{name} {memory[key]:,.0f}" for key, name in MEMORY.items() if memory.get(key) is not None)
+    yield f"of {memory['total_mib']:,.0f} MiB a GPU: {taken}"
+    sequences = f"{memory['sequences_at_context']:,.1f} x the full context of {memory['context']:,} tokens"
+    yield f"KV cache of an instance holds {memory['kv_tokens']:,.0f} tokens: {sequences}"
+
+
+def _now_lines(now: Sequence[Tree]) -> Iterator[str]:
+    for entry in now:
+        # With one state for all its hosts a group need not name them again.
+        yield entry["state"] if len(now) == 1 else f"{entry['state']}: {shorten(entry['hosts'])}"
+        for change in entry.get("changes", []):
+            before, after = (_text(change[side]) if side in change else "not set" for side in ("now", "planned"))
+            yield f"  {change['what']}: {before} -> {after}"
+
+
+def _value_lines(provenance: Sequence[Tree]) -> Iterator[str]:
+    """A table of options, values and sources; what comes from a document has a number, and the documents follow."""
+    documents: dict[str, str] = {}
+    rows = [("option", "value", "source")]
+    for entry in provenance:
+        origin = entry["source"]
+        if origin not in OVERRIDES.values():
+            origin = documents.setdefault(origin, f"[{len(documents) + 1}]")
+        instead = f" (the recipe says {_text(entry['instead_of'])})" if "instead_of" in entry else ""
+        rows.append((entry["option"], _text(entry["value"]), f"{origin}{instead}"))
+    options = max(len(option) for option, value, origin in rows)
+    # A long list takes its own room instead of moving every row.
+    values = max(len(value) for option, value, origin in rows if len(value) <= VALUE_WIDTH)
+    for option, value, origin in rows:
+        row = f"{option.ljust(options)}  {value.ljust(values)}  {origin}"
+        yield from _wrap(row, first="", rest=" " * (options + 2))
+    yield ""
+    for document, number in documents.items():
+        yield from _wrap(document, first=f"{number.ljust(5)}", rest=" " * 5)
+
+
+def _text(value: Any) -> str:
+    """A value as YAML has it on one line."""
+    return value if isinstance(value, str) else json.dumps(value)

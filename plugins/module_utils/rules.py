@@ -1,0 +1,305 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What engine options say together: combinations that cannot serve, and consequences that an operator should know.
+
+The types of the options are checked elsewhere; a rule passes over what is not of its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.layers import get
+from ansible_collections.trtllm.fleet.plugins.module_utils.parallelism import integer, size
+
+# One process per GPU: the product of these is the number of GPUs of an instance (tensorrt_llm/mapping.py).
+PARALLEL_OPTIONS = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
+# TensorRT-LLM's own, of every release in the table (tensorrt_llm/llmapi/llm_args.py).
+DEFAULT_MAX_BATCH_SIZE = 2048
+DEFAULT_MAX_NUM_TOKENS = 8192
+DEFAULT_GRAPH_MAX_BATCH_SIZE = 128
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to say about an option. An error keeps the server from starting, or from doing what is asked for."""
+
+    path: tuple[str, ...]
+    severity: Literal["error", "note"]
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What rules look at: the merged engine options of one instance, the ``facts`` of its model, its GPUs."""
+
+    options: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    gpus: int
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    def get(self, *path: str) -> Any:
+        return get(self.options, path)
+
+    def integer(self, *path: str, default: int | None = None) -> int | None:
+        """The whole number at a path, ``default`` where nothing is; None where something else is."""
+        return default if self.get(*path) is None else integer(self.options, *path)
+
+    def variable(self, name: str) -> str:
+        """An environment variable as TensorRT-LLM sees it; the option ``env_overrides`` sets some too."""
+        return str(self.environment.get(name) or self.get("env_overrides", name) or "")
+
+    @property
+    def attention_dp(self) -> bool:
+        return self.get("enable_attention_dp") is True
+
+
+Rule = Callable[[Configuration], Iterator[Finding]]
+
+
+def _error(path: str, sentence: str) -> Finding:
+    return Finding(tuple(path.split(".")), "error", sentence)
+
+
+def _note(path: str, sentence: str) -> Finding:
+    return Finding(tuple(path.split(".")), "note", sentence)
+
+
+def whole_instance(it: Configuration) -> Iterator[Finding]:
+    """An instance spans all of its GPUs (tensorrt_llm/mapping.py: the product is the world size)."""
+    sizes = [it.integer(name, default=1) for name in PARALLEL_OPTIONS]
+    if None in sizes:
+        return
+    product = 1
+    for each in sizes:
+        product *= each or 0
+    if product != it.gpus:
+        yield _error(
+            "tensor_parallel_size",
+            f"{' x '.join(PARALLEL_OPTIONS)} is {' x '.join(map(str, sizes))}; "
+            f"it must be the number of GPUs of an instance, {it.gpus} (serving_recipe_gpus_per_instance).",
+        )
+
+
+def no_pipelines(it: Configuration) -> Iterator[Finding]:
+    """TensorRT-LLM pull request 7911 (modeling_gpt_oss.py asserts it)."""
+    pipelines = it.integer("pipeline_parallel_size")
+    if pipelines and pipelines > 1:
+        yield _error(
+            "pipeline_parallel_size",
+            f"'pipeline_parallel_size' is {pipelines}; gpt-oss has no pipeline parallelism in TensorRT-LLM. Use 1.",
+        )
+
+
+def split_of_experts(it: Configuration) -> Iterator[Finding]:
+    """The experts are split over the GPUs that tensor parallelism has, and evenly (tensorrt_llm/mapping.py)."""
+    tensor = size(it.options, "tensor_parallel_size") or 1
+    experts, within = (size(it.options, f"moe_{kind}_parallel_size") for kind in ("expert", "tensor"))
+    name = "moe_expert_parallel_size" if experts else "moe_tensor_parallel_size"
+    # The deprecated third dimension of this product.
+    if (size(it.options, "moe_cluster_parallel_size") or 1) > 1:
+        return
+    if experts and within and experts * within != tensor:
+        yield _error(
+            name,
+            f"moe_expert_parallel_size x moe_tensor_parallel_size is {experts} x {within}; "
+            f"it must be 'tensor_parallel_size', {tensor}. Leave one of the two out: it follows from the other.",
+        )
+    elif (experts or within) and tensor % (experts or within or 1):
+        yield _error(name, f"{name!r} is {experts or within}; it must divide 'tensor_parallel_size', {tensor}.")
+    elif experts and it.facts["experts"] % experts:
+        yield _error(name, f"{name!r} is {experts}; it must divide the model's {it.facts['experts']} experts.")
+
+
+def split_of_heads(it: Configuration) -> Iterator[Finding]:
+    """Tensor parallelism splits the attention heads evenly (tensorrt_llm/_torch/modules/attention.py asserts it)."""
+    tensor, heads = size(it.options, "tensor_parallel_size") or 1, it.facts["attention_heads"]
+    if not it.attention_dp and heads % tensor:
+        yield _error(
+            "tensor_parallel_size",
+            f"'tensor_parallel_size' is {tensor}; it must divide the model's {heads} attention heads.",
+        )
+
+
+def attention_dp(it: Configuration) -> Iterator[Finding]:
+    """Attention DP gives each GPU of the tensor-parallel group sequences of its own; blog 9 sets it for one GPU too."""
+    if it.attention_dp and (size(it.options, "tensor_parallel_size") or 1) == 1:
+        yield _note("enable_attention_dp", "'enable_attention_dp' has no effect with one GPU per instance.")
+    if not it.attention_dp and it.get("attention_dp_config") is not None:
+        yield _note("attention_dp_config", "'attention_dp_config' has no effect without 'enable_attention_dp'.")
+
+
+def graph_sizes(it: Configuration) -> Iterator[Finding]:
+    """CudaGraphConfig.validate_cuda_graph_config of tensorrt_llm/llmapi/llm_args.py."""
+    sizes, largest = it.get("cuda_graph_config", "batch_sizes"), it.integer("cuda_graph_config", "max_batch_size")
+    if not isinstance(sizes, list):
+        return
+    if not sizes:
+        yield _note(
+            "cuda_graph_config.batch_sizes",
+            "'cuda_graph_config.batch_sizes' is empty, which stands for the default sizes; "
+            "'cuda_graph_config: null' is what turns CUDA graphs off.",
+        )
+    elif all(isinstance(each, int) for each in sizes) and largest and largest != max(sizes):
+        yield _error(
+            "cuda_graph_config.max_batch_size",
+            f"'cuda_graph_config.max_batch_size' is {largest}; beside 'cuda_graph_config.batch_sizes' it must be the "
+            f"largest of them, {max(sizes)}. Leave one of the two out.",
+        )
+
+
+def graphs_cover_batches(it: Configuration) -> Iterator[Finding]:
+    """Quick start for GPT-OSS: the same value as max_batch_size. Larger graphs are dropped (model_engine.py)."""
+    config = it.get("cuda_graph_config")
+    if config is None and "cuda_graph_config" in it.options:
+        return
+    sizes = it.get("cuda_graph_config", "batch_sizes")
+    largest = it.integer("cuda_graph_config", "max_batch_size") or DEFAULT_GRAPH_MAX_BATCH_SIZE
+    if isinstance(sizes, list) and sizes:
+        if not all(isinstance(each, int) for each in sizes):
+            return
+        largest = max(sizes)
+    batch = it.integer("max_batch_size", default=DEFAULT_MAX_BATCH_SIZE)
+    if batch is None or largest == batch:
+        return
+    path = "cuda_graph_config.batch_sizes" if sizes else "cuda_graph_config.max_batch_size"
+    if largest > batch:
+        yield _note(
+            path,
+            f"CUDA graphs up to batch size {largest} are asked for; beyond 'max_batch_size', {batch}, none is used.",
+        )
+    else:
+        yield _note(
+            path,
+            f"Decode batches of more than {largest} sequences run without a CUDA graph; 'max_batch_size' is {batch}.",
+        )
+
+
+def tokens_for_batch(it: Configuration) -> Iterator[Finding]:
+    """A decode step has a token per sequence, and the drafts (model_engine.py). Under attention DP both are per GPU."""
+    batch = it.integer("max_batch_size")
+    tokens = it.integer("max_num_tokens", default=DEFAULT_MAX_NUM_TOKENS)
+    per_sequence = 1 + max(0, it.integer("speculative_config", "max_draft_len") or 0)
+    if batch is None or tokens is None or batch * per_sequence <= tokens:
+        return
+    each = f", {per_sequence} each with the drafts" if per_sequence > 1 else ", one each"
+    yield _error(
+        "max_num_tokens",
+        f"'max_num_tokens' is {tokens}; a decode step of 'max_batch_size', {batch}, sequences "
+        f"takes {batch * per_sequence} tokens{each}. Raise it, or lower 'max_batch_size'.",
+    )
+
+
+def length_of_context(it: Configuration) -> Iterator[Finding]:
+    """PyTorchModelEngine._init_max_seq_len raises, unless this variable is set."""
+    longest, context = it.integer("max_seq_len"), it.facts["context"]
+    allowed = it.variable("TLLM_ALLOW_LONG_MAX_MODEL_LEN").lower() in ("1", "true", "yes", "y")
+    if longest is not None and longest > context and not allowed:
+        yield _error(
+            "max_seq_len",
+            f"'max_seq_len' is {longest}; the model's context is {context} tokens. Lower it, or leave it out.",
+        )
+
+
+def length_of_prompts(it: Configuration) -> Iterator[Finding]:
+    """LLM._check_arguments refuses such a prompt (TensorRT-LLM pull request 6259); published configurations do too."""
+    tokens = it.integer("max_num_tokens", default=DEFAULT_MAX_NUM_TOKENS)
+    longest = it.integer("max_seq_len", default=it.facts["context"])
+    if it.get("enable_chunked_prefill") is True or tokens is None or longest is None or tokens >= longest:
+        return
+    yield _note(
+        "max_num_tokens",
+        f"Prompts of more than 'max_num_tokens', {tokens}, tokens are refused, though a sequence may have {longest}: "
+        "'enable_chunked_prefill' is off.",
+    )
+
+
+def memory_fraction(it: Configuration) -> Iterator[Finding]:
+    """TensorRT-LLM docs/source/features/kvcache.md, and the validator of KvCacheConfig."""
+    fraction = it.get("kv_cache_config", "free_gpu_memory_fraction")
+    if isinstance(fraction, (int, float)) and not isinstance(fraction, bool) and not 0 < fraction <= 1:
+        yield _error(
+            "kv_cache_config.free_gpu_memory_fraction",
+            f"'kv_cache_config.free_gpu_memory_fraction' is {fraction}; it must be above 0 and at most 1.",
+        )
+
+
+def size_of_blocks(it: Configuration) -> Iterator[Finding]:
+    """TensorRT-LLM docs/source/features/kvcache.md, "The Basics"."""
+    tokens = it.integer("kv_cache_config", "tokens_per_block")
+    if tokens is not None and (tokens < 2 or tokens & (tokens - 1)):
+        yield _error(
+            "kv_cache_config.tokens_per_block",
+            f"'kv_cache_config.tokens_per_block' is {tokens}; it must be a power of two greater than 1.",
+        )
+
+
+def draft_model(it: Configuration) -> Iterator[Finding]:
+    """Eagle3DecodingConfig of tensorrt_llm/llmapi/llm_args.py; 'Eagle' is taken for 'Eagle3'."""
+    if it.get("speculative_config", "decoding_type") not in ("Eagle", "Eagle3"):
+        return
+    if not (it.get("speculative_config", "speculative_model") or it.get("speculative_config", "speculative_model_dir")):
+        yield _error(
+            "speculative_config.decoding_type",
+            "'speculative_config.decoding_type' Eagle3 needs a draft model, 'speculative_config.speculative_model'.",
+        )
+    if (it.integer("speculative_config", "max_draft_len") or 0) < 1:
+        yield _error(
+            "speculative_config.decoding_type",
+            "'speculative_config.decoding_type' Eagle3 needs a 'speculative_config.max_draft_len' of at least 1.",
+        )
+
+
+def stored_responses(it: Configuration) -> Iterator[Finding]:
+    """enable_store of tensorrt_llm/serve/openai_server.py; who switches the store off knows."""
+    workers = it.integer("num_postprocess_workers")
+    if workers and workers > 0 and not it.variable("TRTLLM_RESPONSES_API_DISABLE_STORE"):
+        yield _note(
+            "num_postprocess_workers",
+            f"'num_postprocess_workers' is {workers}, so responses are not stored: GET /v1/responses/{{id}} and "
+            "'previous_response_id' do not work. They do with 0.",
+        )
+
+
+def streamed_chunks(it: Configuration) -> Iterator[Finding]:
+    """stream_interval of tensorrt_llm/llmapi/llm_args.py."""
+    interval = it.integer("stream_interval")
+    if interval and interval > 1:
+        yield _note(
+            "stream_interval",
+            f"'stream_interval' is {interval}: a streamed answer comes in chunks of {interval} tokens.",
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    whole_instance,
+    no_pipelines,
+    split_of_experts,
+    split_of_heads,
+    attention_dp,
+    graph_sizes,
+    graphs_cover_batches,
+    tokens_for_batch,
+    length_of_context,
+    length_of_prompts,
+    memory_fraction,
+    size_of_blocks,
+    draft_model,
+    stored_responses,
+    streamed_chunks,
+)
+
+
+def check_rules(
+    options: Mapping[str, Any], model: Mapping[str, Any], gpus: int, environment: Mapping[str, Any] | None = None
+) -> list[Finding]:
+    """All findings of all rules, in their order.
+
+    ``options``: the merged engine options; ``model``: the ``facts`` of the model file; ``gpus``: those of one instance;
+    ``environment``: the instance's environment variables. Raises nothing for odd values of options.
+    """
+    it = Configuration(options, model, gpus, environment or {})
+    return [finding for rule in RULES for finding in rule(it)]

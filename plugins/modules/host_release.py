@@ -1,0 +1,197 @@
+#!/usr/bin/python
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_release
+short_description: Set what a host runs, all of its instances at once
+version_added: 0.1.0
+description:
+  - A release is a directory C(ROOT/releases/NAME) with everything that a host's instances are started from, among it
+    one systemd unit file for each. The units that systemd knows are links into it.
+  - Its name follows from its files, so the same configuration is the same release, and going back to one is pointing
+    the links back.
+  - C(ROOT/verified) is a link to the release that was proven last.
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+attributes:
+  check_mode:
+    support: full
+    description: Says what would change.
+  diff_mode:
+    support: full
+    description: Shows the files against those of the release verified last, and the units by what they link to.
+  idempotent:
+    support: full
+    description: A release that is as it should be, or runs as it should, is not touched.
+options:
+  root:
+    description: Directory that holds the releases.
+    type: path
+    default: /etc/trtllm-fleet
+  state:
+    description:
+      - V(staged) writes the release that O(files) make, and changes nothing that runs.
+      - V(started) has the host run release O(name) and no other. Units that are links into another release are stopped
+        and removed. Then those of this one are linked, enabled and started, none waiting for another, and whether they
+        serve is not waited for. Only what is not so yet is done, unless O(restart).
+      - V(verified) remembers that release O(name) was proven, and removes old releases.
+      - V(withdrawn) stops and removes the units of all releases. The releases stay.
+    type: str
+    choices: [staged, started, verified, withdrawn]
+    required: true
+  files:
+    description:
+      - For V(staged), the release's files by name. Those that end in C(.service) are its units.
+      - C(@release@) in them stands for the release's directory.
+      - C(release.json) describes what is served. Its content is no part of the release's name.
+    type: dict
+  name:
+    description: Name of a release, for V(started) and V(verified).
+    type: str
+  units:
+    description: With V(started) in check mode, the units of a release that V(staged) would have written.
+    type: list
+    elements: str
+    default: []
+  restart:
+    description: With V(started), start units afresh that run already.
+    type: bool
+    default: false
+  keep:
+    description:
+      - With V(verified), how many releases to keep. Those go first that were written or proven longest ago.
+      - O(name) and what was verified before it are always kept.
+    type: int
+    default: 5
+"""
+
+EXAMPLES = r"""
+- name: Write the release
+  trtllm.fleet.host_release:
+    state: staged
+    files:
+      engine.yaml: "{{ lookup('ansible.builtin.template', 'engine.yaml.j2') }}"
+      trtllm-serve-0.service: "{{ lookup('ansible.builtin.template', 'server.service.j2') }}"
+      release.json: '{"model": "openai/gpt-oss-120b"}'
+  register: staged
+
+- name: Run it
+  trtllm.fleet.host_release:
+    state: started
+    name: "{{ staged.name }}"
+    units: [trtllm-serve-0.service]
+    restart: "{{ staged.restart }}"
+
+# and when it was proven to serve
+- name: Remember that it is verified
+  trtllm.fleet.host_release:
+    state: verified
+    name: "{{ staged.name }}"
+"""
+
+RETURN = r"""
+name:
+  description: Name of the release.
+  returned: for V(staged)
+  type: str
+  sample: 3f786850e387
+path:
+  description: Directory of the release.
+  returned: except for V(withdrawn)
+  type: str
+  sample: /etc/trtllm-fleet/releases/3f786850e387
+previous:
+  description: Name of the release that was verified last if that is another one, else empty.
+  returned: for V(staged)
+  type: str
+  sample: 89e6c98d9288
+switching:
+  description: Whether the release is another than the one verified last.
+  returned: for V(staged)
+  type: bool
+  sample: true
+restart:
+  description: Whether what runs may be something else, because of RV(switching) or because a file had been changed.
+  returned: for V(staged)
+  type: bool
+  sample: true
+description:
+  description: What C(release.json) says. V(null) in check mode for a release that is not there.
+  returned: for V(started)
+  type: dict
+  sample: {model: openai/gpt-oss-120b}
+started:
+  description: Units that were started.
+  returned: for V(started) and V(withdrawn)
+  type: list
+  elements: str
+  sample: [trtllm-serve-0.service, trtllm-serve-1.service]
+removed:
+  description: Units that were removed, or with V(verified) releases.
+  returned: except for V(staged)
+  type: list
+  elements: str
+  sample: [trtllm-serve-2.service]
+"""
+
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import HostReleases, ReleaseError
+
+UNITS = Path("/etc/systemd/system")
+
+
+def apply(releases: HostReleases, given: dict[str, Any]) -> dict[str, Any]:
+    """Reach the state asked for; the answer is the module's result. Raises ReleaseError and OSError."""
+    state, name = given["state"], given["name"]
+    if state == "staged":
+        staged, verified = releases.stage(given["files"]), releases.verified()
+        return dict(
+            changed=bool(staged.differences),
+            diff=staged.differences,
+            name=staged.name,
+            path=str(releases.path(staged.name)),
+            previous="" if verified == staged.name else verified,
+            switching=verified != staged.name,
+            restart=verified != staged.name or not staged.intact,
+        )
+    if state == "verified":
+        changed, removed = releases.remember(name, given["keep"])
+        return dict(changed=changed, path=str(releases.path(name)), removed=removed)
+    plan = releases.withdraw() if state == "withdrawn" else releases.start(name, given["restart"], given["units"])
+    result = dict(changed=plan.changed, removed=plan.remove, started=plan.start, diff=[{"prepared": plan.steps()}])
+    if state == "started":
+        result.update(path=str(releases.path(name)), description=releases.description(name))
+    return result
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=dict(
+            root=dict(type="path", default="/etc/trtllm-fleet"),
+            state=dict(type="str", required=True, choices=["staged", "started", "verified", "withdrawn"]),
+            files=dict(type="dict"),
+            name=dict(type="str"),
+            units=dict(type="list", elements="str", default=[]),
+            restart=dict(type="bool", default=False),
+            keep=dict(type="int", default=5),
+        ),
+        required_if=[("state", "staged", ["files"]), ("state", "started", ["name"]), ("state", "verified", ["name"])],
+        supports_check_mode=True,
+    )
+    releases = HostReleases(Path(module.params["root"]), UNITS, module.check_mode)
+    try:
+        module.exit_json(**apply(releases, module.params))
+    except (ReleaseError, OSError) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

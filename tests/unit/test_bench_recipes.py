@@ -1,0 +1,21 @@
+"""The fleet that `make bench-recipes` measures with."""
+
+from __future__ import annotations
+
+from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables, serving_recipe
+from tools.bench.recipes import fleet
+
+
+def test_the_fleet_has_everything_and_no_host_twice() -> None:
+    hosts = fleet(100)
+    recipes = [
+        serving_recipe({"model": None, **{name.removeprefix("serving_recipe_"): value for name, value in host.items()}})
+        for host in hosts.values()
+    ]
+    tables = load_tables()
+    assert {recipe["model"] for recipe in recipes} == set(tables.models)
+    assert {recipe["document"] for recipe in recipes} == {None, *tables.documents}
+    assert {recipe["gpu_type"] for recipe in recipes} == {
+        row["gpu_type"] for row in tables.hardware if "refused" not in row
+    }
+    assert len({str(recipe["engine_options"]) for recipe in recipes}) == len(recipes)

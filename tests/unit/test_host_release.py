@@ -1,0 +1,411 @@
+"""host_release: what is written, linked, stopped and started, on a real file system with a scripted systemctl."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import (
+    HostReleases,
+    Plan,
+    ReleaseError,
+    State,
+    name_release,
+    plan,
+)
+from ansible_collections.trtllm.fleet.plugins.modules import host_release
+
+ONE = {"engine.yaml": "tp: 8\n", "release.json": '{"model": "m"}', "a-0.service": "run @release@/engine.yaml\n"}
+TWO = {**ONE, "engine.yaml": "tp: 4\n", "a-1.service": "run @release@/engine.yaml too\n"}
+
+
+class Systemctl:
+    """Units as systemd has them: running ones, and by the links in ``units`` the enabled ones."""
+
+    def __init__(self, units: Path) -> None:
+        self.units = units
+        self.active: dict[str, str] = {}
+        self.calls: list[str] = []
+        self.fails: str | None = None
+
+    def __call__(self, argv: Sequence[str], timeout: float) -> CommandResult:
+        options, units = list(argv[1:]), []
+        if "--" in options:
+            units = options[options.index("--") + 1 :]
+            options = options[: options.index("--")]
+        verb = options[0]
+        if verb == self.fails:
+            return CommandResult(1, "", f"cannot {verb}")
+        wants = self.units / "multi-user.target.wants"
+        if verb == "show":
+            paragraphs = [
+                f"ActiveState={self.active.get(unit, 'inactive')}\n"
+                f"UnitFileState={'enabled' if (wants / unit).is_symlink() else ''}\n"
+                for unit in units
+            ]
+            return CommandResult(0, "\n".join(paragraphs))
+        self.calls.append(" ".join([verb, *units]))
+        if verb == "enable":
+            wants.mkdir(exist_ok=True)
+            for unit in units:
+                (wants / unit).unlink(missing_ok=True)
+                (wants / unit).symlink_to(os.readlink(self.units / unit))
+        if verb in ("start", "stop"):
+            self.active.update(dict.fromkeys(units, "active" if verb == "start" else "inactive"))
+        return CommandResult(0)
+
+
+class Host:
+    """A host's directories and its systemd."""
+
+    def __init__(self, path: Path) -> None:
+        self.root, self.units = path / "fleet", path / "system"
+        self.units.mkdir()
+        self.systemctl = Systemctl(self.units)
+
+    def releases(self, check_mode: bool = False) -> HostReleases:
+        return HostReleases(self.root, self.units, check_mode, self.systemctl)
+
+    def run(self, files: dict[str, str], verify: bool = True) -> str:
+        """What a whole play does; the release's name."""
+        name = self.releases().stage(files).name
+        self.releases().start(name, restart=True)
+        if verify:
+            self.releases().remember(name, 5)
+        return name
+
+    def links(self) -> dict[str, str]:
+        return {path.name: os.readlink(path) for path in self.units.glob("*.service")}
+
+    def running(self) -> set[str]:
+        return {unit for unit, state in self.systemctl.active.items() if state == "active"}
+
+    def tree(self) -> dict[str, str]:
+        """Every file and link below both directories, with its content and time."""
+        return {
+            str(path): os.readlink(path) if path.is_symlink() else f"{path.lstat().st_mtime_ns}"
+            for top in (self.root, self.units)
+            for path in top.rglob("*")
+        }
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def test_plan_stops_all_that_changes_before_anything_starts() -> None:
+    states = {
+        "a-0": State("active", "enabled", "/old/a-0"),
+        "a-1": State("activating", "enabled", "/old/a-1"),
+        "a-2": State("failed", "enabled", "/old/a-2"),
+    }
+    todo = plan(states, {"a-0": "/new/a-0"}, restart=True)
+    assert todo == Plan(
+        stop=("a-0", "a-1"), remove=("a-1", "a-2"), link=("a-0",), enable=("a-0",), start=("a-0",)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        pytest.param(State("active", "enabled", "/new/a"), Plan(), id="as it should be"),
+        pytest.param(State("activating", "enabled", "/new/a"), Plan(), id="about to restart"),
+        pytest.param(State("inactive", "enabled", "/new/a"), Plan(start=("a",)), id="stopped"),
+        pytest.param(State("failed", "enabled", "/new/a"), Plan(start=("a",)), id="failed"),
+        pytest.param(State("active", "linked", "/new/a"), Plan(enable=("a",)), id="disabled"),
+        pytest.param(
+            State("active", "enabled", "/old/a"),
+            Plan(stop=("a",), link=("a",), enable=("a",), start=("a",)),
+            id="another release's",
+        ),
+        pytest.param(
+            State("active", "enabled", None),
+            Plan(stop=("a",), link=("a",), enable=("a",), start=("a",)),
+            id="a file instead of a link",
+        ),
+        pytest.param(State("inactive", "", None), Plan(link=("a",), enable=("a",), start=("a",)), id="not there"),
+    ],
+)
+def test_plan_does_what_is_not_so_yet(state: State, expected: Plan) -> None:
+    assert plan({"a": state}, {"a": "/new/a"}, restart=False) == expected
+
+
+# --- staged -----------------------------------------------------------------------------------------------------------
+
+
+def test_stage_writes_the_files_and_knows_them_again(host: Host) -> None:
+    staged = host.releases().stage(ONE)
+    directory = host.root / "releases" / staged.name
+    assert (directory / "a-0.service").read_text() == f"run {directory}/engine.yaml\n"
+    assert [oct(path.stat().st_mode & 0o777) for path in (directory, directory / "engine.yaml")] == ["0o755", "0o644"]
+    before = host.tree()
+    again = host.releases().stage(ONE)
+    assert (again.name, again.intact, again.differences) == (staged.name, True, [])
+    assert host.tree() == before
+
+
+def test_name_follows_from_what_runs() -> None:
+    assert name_release(ONE) == name_release({**ONE, "release.json": "{}"})
+    assert name_release(ONE) != name_release(TWO)
+    assert name_release(ONE) != name_release({**ONE, "environment": ""})
+
+
+@pytest.mark.parametrize(
+    ("file", "intact"), [("engine.yaml", False), ("a-0.service", False), ("release.json", True)]
+)  # fmt: skip
+def test_drift_is_shown_and_put_right(host: Host, file: str, intact: bool) -> None:
+    name = host.run(ONE)
+    path = host.root / "releases" / name / file
+    good = path.read_text()
+    path.write_text("edited\n")
+    staged = host.releases().stage(ONE)
+    assert staged.intact is intact
+    (difference,) = staged.differences
+    assert (difference["before"], difference["after"]) == ("edited\n", good)
+    assert path.read_text() == good
+
+
+def test_foreign_files_modes_and_links_are_drift(host: Host) -> None:
+    name = host.run(ONE)
+    directory = host.root / "releases" / name
+    (directory / "a-9.service").write_text("not ours\n")
+    (directory / "engine.yaml").chmod(0o666)
+    (directory / "release.json").unlink()
+    (directory / "release.json").symlink_to("/dev/null")
+    staged = host.releases().stage(ONE)
+    assert not staged.intact
+    assert len(staged.differences) == 3
+    assert sorted(path.name for path in directory.iterdir()) == sorted(ONE)
+    assert (directory / "release.json").read_text() == ONE["release.json"]
+    assert not host.releases().stage(ONE).differences
+
+
+def test_differences_are_to_the_release_verified_last(host: Host) -> None:
+    host.run(ONE)
+    shown = {
+        Path(d["after_header"]).name: (d["before"], d["after"]) for d in host.releases(True).stage(TWO).differences
+    }
+    assert shown["engine.yaml"] == ("tp: 8\n", "tp: 4\n")
+    assert shown["a-1.service"][0] == ""
+
+
+@pytest.mark.parametrize("file", ["../passwd", "a/b", "", ".", ".hidden"])
+def test_names_of_files_stay_in_the_directory(host: Host, file: str) -> None:
+    with pytest.raises(ReleaseError, match="is no name of a file"):
+        host.releases().stage({file: ""})
+
+
+# --- started ----------------------------------------------------------------------------------------------------------
+
+
+def test_from_one_instance_to_two_and_back(host: Host) -> None:
+    one = host.run(ONE)
+    assert host.links() == {"a-0.service": f"{host.root}/releases/{one}/a-0.service"}
+    host.systemctl.calls.clear()
+    host.run(TWO)
+    assert host.running() == {"a-0.service", "a-1.service"}
+    assert host.systemctl.calls == [
+        "stop a-0.service",
+        "enable a-0.service a-1.service",
+        "daemon-reload",
+        "start a-0.service a-1.service",
+    ]
+    host.systemctl.calls.clear()
+    host.run(ONE)
+    assert host.running() == {"a-0.service"}
+    assert host.systemctl.calls == [
+        "stop a-0.service a-1.service",
+        "enable a-0.service",
+        "daemon-reload",
+        "reset-failed a-1.service",
+        "start a-0.service",
+    ]
+    assert host.links() == {"a-0.service": f"{host.root}/releases/{one}/a-0.service"}
+    assert [path.name for path in (host.units / "multi-user.target.wants").iterdir()] == ["a-0.service"]
+
+
+def test_nothing_to_do_does_nothing(host: Host) -> None:
+    name = host.run(TWO)
+    before = host.tree()
+    host.systemctl.calls.clear()
+    assert not host.releases().start(name, restart=False).changed
+    assert host.releases().remember(name, 5) == (False, [])
+    assert (host.tree(), host.systemctl.calls) == (before, [])
+
+
+def test_units_that_a_switch_which_broke_off_left_are_removed(host: Host) -> None:
+    one = host.run(ONE)
+    host.run(TWO, verify=False)
+    assert host.releases().verified() == one
+    host.releases().start(one, restart=False)
+    assert host.running() == {"a-0.service"}
+    assert set(host.links()) == {"a-0.service"}
+
+
+def test_other_units_are_left_alone(host: Host) -> None:
+    (host.units / "sshd.service").symlink_to("/usr/lib/systemd/system/ssh.service")
+    (host.units / "mine.service").write_text("")
+    host.run(TWO)
+    host.releases().withdraw()
+    assert {path.name for path in host.units.glob("*.service")} == {"sshd.service", "mine.service"}
+    assert host.running() == set()
+
+
+def test_only_the_unit_that_drifted_is_started_afresh(host: Host) -> None:
+    name = host.run(TWO)
+    (host.units / "a-1.service").unlink()
+    (host.units / "a-1.service").write_text("edited")
+    host.systemctl.calls.clear()
+    host.releases().start(name, restart=False)
+    assert host.systemctl.calls == ["stop a-1.service", "enable a-1.service", "daemon-reload", "start a-1.service"]
+
+
+def test_dry_run_changes_nothing_and_says_all(host: Host) -> None:
+    one = host.run(ONE)
+    before = host.tree()
+    host.systemctl.calls.clear()
+    releases = host.releases(check_mode=True)
+    name = releases.stage(TWO).name
+    assert releases.start(name, restart=True, units=["a-0.service", "a-1.service"]).steps().splitlines() == [
+        "stop a-0.service",
+        "link a-0.service",
+        "link a-1.service",
+        "enable a-0.service",
+        "enable a-1.service",
+        "start a-0.service",
+        "start a-1.service",
+    ]
+    assert releases.description(name) is None
+    assert releases.remember(name, 1) == (True, [])
+    assert releases.withdraw().remove == ("a-0.service",)
+    assert (host.tree(), host.systemctl.calls) == (before, [])
+    assert releases.verified() == one
+
+
+def test_dry_run_on_an_untouched_host(host: Host) -> None:
+    releases = host.releases(check_mode=True)
+    name = releases.stage(ONE).name
+    assert releases.start(name, restart=True, units=["a-0.service"]).start == ("a-0.service",)
+    assert releases.remember(name, 5) == (True, [])
+    assert not host.root.exists()
+
+
+def test_what_systemd_refuses_is_the_error(host: Host) -> None:
+    name = host.releases().stage(ONE).name
+    host.systemctl.fails = "start"
+    with pytest.raises(ReleaseError, match=r"systemctl start --no-block -- a-0.service: cannot start"):
+        host.releases().start(name, restart=False)
+
+
+def test_a_release_that_is_not_there_is_not_started(host: Host) -> None:
+    with pytest.raises(ReleaseError, match="has no unit to run"):
+        host.releases().start("0123456789ab", restart=True)
+
+
+# --- verified ---------------------------------------------------------------------------------------------------------
+
+
+def release(number: int) -> dict[str, str]:
+    return {**ONE, "engine.yaml": f"{number}"}
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(0, 2), (2, 2), (3, 3), (9, 5)])
+def test_the_releases_used_last_are_kept(host: Host, keep: int, kept: int) -> None:
+    names = []
+    for number in range(5):
+        names.append(host.run(release(number)))
+        os.utime(host.releases().path(names[-1]), (number, number))
+    # The oldest serves again, and counts as the newest then.
+    releases = host.releases()
+    releases.start(names[0], restart=True)
+    assert releases.remember(names[0], keep) == (True, sorted(names[1 : 1 + 5 - kept]))
+    there = {path.name for path in (host.root / "releases").iterdir()}
+    assert there == {names[0], *names[1 + 5 - kept :]}
+    assert releases.verified() == names[0]
+
+
+def test_what_was_verified_before_outlives_failures(host: Host) -> None:
+    good = host.run(release(0))
+    os.utime(host.releases().path(good), (0, 0))
+    for number in range(1, 9):
+        host.run(release(number), verify=False)
+    _, removed = host.releases().remember(name_release(release(8)), 3)
+    assert host.releases().path(good).exists()
+    assert len(removed) == 6
+
+
+def test_a_verified_release_that_is_gone_is_none(host: Host) -> None:
+    name = host.run(ONE)
+    for path in host.releases().path(name).iterdir():
+        path.unlink()
+    host.releases().path(name).rmdir()
+    assert host.releases().verified() == ""
+
+
+# --- the module -------------------------------------------------------------------------------------------------------
+
+Module = Callable[..., "dict[str, Any]"]
+
+
+@pytest.fixture
+def module(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Module:
+    """Runs the module against ``host`` and gives what it printed."""
+
+    def run(**options: Any) -> dict[str, Any]:
+        monkeypatch.setattr(host_release, "UNITS", host.units)
+        monkeypatch.setattr(
+            host_release, "HostReleases", lambda root, units, check: HostReleases(root, units, check, host.systemctl)
+        )
+        with patch_module_args({"root": str(host.root), **options}), pytest.raises(SystemExit):
+            host_release.main()
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_module_through_a_switch(module: Module, host: Host) -> None:
+    staged = module(state="staged", files=ONE)
+    assert staged["changed"] is True
+    assert (staged["previous"], staged["switching"], staged["restart"]) == ("", True, True)
+    assert staged["path"] == f"{host.root}/releases/{staged['name']}"
+
+    started = module(state="started", name=staged["name"], restart=staged["restart"])
+    assert (started["changed"], started["started"], started["removed"]) == (True, ["a-0.service"], [])
+    assert started["description"] == {"model": "m"}
+    assert module(state="verified", name=staged["name"])["changed"] is True
+
+    again = module(state="staged", files=ONE)
+    assert (again["changed"], again["switching"], again["restart"], again["previous"]) == (False, False, False, "")
+    assert module(state="started", name=staged["name"])["changed"] is False
+    assert module(state="verified", name=staged["name"])["changed"] is False
+
+    assert module(state="staged", files=TWO)["previous"] == staged["name"]
+    assert module(state="withdrawn")["removed"] == ["a-0.service"]
+    assert module(state="withdrawn")["changed"] is False
+
+
+def test_module_restarts_what_was_edited_and_not_for_a_description(module: Module, host: Host) -> None:
+    name = host.run(ONE)
+    rewritten = module(state="staged", files={**ONE, "release.json": "{}"})
+    assert (rewritten["name"], rewritten["changed"], rewritten["restart"]) == (name, True, False)
+    (host.releases().path(name) / "engine.yaml").write_text("edited\n")
+    assert module(state="staged", files=ONE)["restart"] is True
+
+
+def test_module_says_what_went_wrong(module: Module, host: Host) -> None:
+    host.root.write_text("not a directory")
+    failed = module(state="staged", files=ONE)
+    assert failed["failed"] is True
+    assert str(host.root) in failed["msg"]
+    assert "name" in module(state="started")["msg"]

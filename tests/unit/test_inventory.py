@@ -1,0 +1,64 @@
+"""The ready-made inventories: complete as they stand, and a recipe for each of their hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.inventory.manager import InventoryManager
+from ansible.parsing.dataloader import DataLoader
+from ansible.vars.manager import VariableManager
+
+from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import serving_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+# That of the lab has its hosts from Docker.
+READY = sorted(path for path in (ROOT / "inventory").iterdir() if path.name != "local")
+DEFAULTS = yaml.safe_load((ROOT / "roles/serving_recipe/defaults/main.yml").read_text())
+
+
+def hosts(folder: Path) -> dict[str, dict[str, Any]]:
+    """The variables of each host, as Ansible merges them; templates as they are written."""
+    loader = DataLoader()
+    inventory = InventoryManager(loader=loader, sources=[str(folder)])
+    manager = VariableManager(loader=loader, inventory=inventory)
+    return {host.name: manager.get_vars(host=host) for host in inventory.get_hosts("gpu_hosts")}
+
+
+HOSTS = [
+    pytest.param(variables, id=f"{folder.name}-{name}") for folder in READY for name, variables in hosts(folder).items()
+]
+
+
+def test_there_is_an_inventory_for_each_kind() -> None:
+    assert {folder.name for folder in READY} >= {"b200", "gb200", "h200", "h100", "rtx"}
+    for folder in READY:
+        assert hosts(folder), folder.name
+
+
+@pytest.mark.parametrize("variables", HOSTS)
+def test_a_host_has_all_that_a_first_run_needs(variables: dict[str, Any]) -> None:
+    assert variables["ansible_host"].startswith("192.0.2."), "an address that is nobody's"
+    assert variables["ansible_user"]
+    assert "HF_TOKEN" in variables["model_weights_token"]
+    assert variables["nvidia_driver_reboot_allowed"] is False
+    assert variables["trtllm_server_listen_address"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("variables", HOSTS)
+def test_a_host_gets_a_recipe_without_being_asked(variables: dict[str, Any]) -> None:
+    request = {name.removeprefix("serving_recipe_"): variables.get(name, default) for name, default in DEFAULTS.items()}
+    recipe = serving_recipe(request)
+    assert recipe["gpu_type"] == variables["serving_recipe_gpu_type"]
+    assert recipe["gpu_count"] == variables["serving_recipe_gpu_count"]
+    assert recipe["warnings"] == []
+
+
+def test_what_the_h100_inventory_suggests_works() -> None:
+    text = (ROOT / "inventory/h100/group_vars/all.yml").read_text()
+    suggested = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# serving_recipe_")]
+    request = {**DEFAULTS, **yaml.safe_load(text), **yaml.safe_load("\n".join(suggested))}
+    recipe = serving_recipe({name.removeprefix("serving_recipe_"): request[name] for name in DEFAULTS})
+    assert (recipe["document"], recipe["gpu_count"]) == ("h100_template", 2)

@@ -1,0 +1,225 @@
+"""The release table: how its files make one, what it says, and which of its rows an image's tag stands for."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables
+from ansible_collections.trtllm.fleet.plugins.module_utils.options import expand_releases, option_paths, select_release
+
+RELEASES = load_tables().releases
+VERSIONS = [name for name in RELEASES if re.fullmatch(r"\d+\.\d+", name)]
+A: dict[str, Any] = {"type": "str", "choices": ["x", "y"], "nullable": True}
+GROUP: dict[str, Any] = {"type": "dict", "options": {"b": {"type": "int"}, "c": {"type": "bool"}}}
+OLDEST: dict[str, Any] = {"name": "1.0", "tags": ["1.0.0"], "cuda": "12.9", "engine_options": {"a": A, "group": GROUP}}
+
+
+def expanded(**changes: Any) -> dict[str, Any]:
+    later = {"name": "1.1", "based_on": "1.0", "tags": ["1.1.0"], **changes}
+    return expand_releases([later, OLDEST])["1.1"]
+
+
+def specs(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for spec in tree.values():
+        yield spec
+        yield from specs(spec.get("options", {}))
+
+
+def knowing(*path: str) -> list[str]:
+    return [name for name, row in RELEASES.items() if ".".join(path) in option_paths(row["engine_options"])]
+
+
+def test_nothing_changed() -> None:
+    assert expanded() == {**OLDEST, "name": "1.1", "tags": ["1.1.0"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({"d": {"type": "int"}}, {"a": A, "group": GROUP, "d": {"type": "int"}}),
+        ({"a": None}, {"group": GROUP}),
+        ({"none": None}, {"a": A, "group": GROUP}),
+        ({"a": {"choices": ["z"], "nullable": None}}, {"a": {"type": "str", "choices": ["z"]}, "group": GROUP}),
+        (
+            {"group": {"options": {"b": None, "c": {"nullable": True}, "e": {"type": "any"}}}},
+            {
+                "a": A,
+                "group": {"type": "dict", "options": {"c": {"type": "bool", "nullable": True}, "e": {"type": "any"}}},
+            },
+        ),
+        (
+            {"new": {"type": "dict", "options": {"f": {"type": "int", "min": None}}}},
+            {"a": A, "group": GROUP, "new": {"type": "dict", "options": {"f": {"type": "int"}}}},
+        ),
+    ],
+)
+def test_changes(changes: dict[str, Any], options: dict[str, Any]) -> None:
+    assert expanded(engine_options=changes)["engine_options"] == options
+
+
+def test_any_order_gives_the_same() -> None:
+    middle: dict[str, Any] = {"name": "1.1", "based_on": "1.0", "tags": ["1.1.0"], "engine_options": {"a": None}}
+    newest: dict[str, Any] = {"name": "1.10", "based_on": "1.1", "tags": [], "engine_options": {"g": {"type": "int"}}}
+    branch: dict[str, Any] = {"name": "branch", "based_on": "1.0", "tags": ["branch"]}
+    results = [expand_releases(files) for files in itertools.permutations([OLDEST, middle, newest, branch])]
+    assert all(result == results[0] for result in results)
+    assert all(list(result) == ["branch", "1.0", "1.1", "1.10"] for result in results)
+    assert set(results[0]["1.10"]["engine_options"]) == {"group", "g"}
+    assert "based_on" not in results[0]["1.10"]
+
+
+def test_files_stay_as_they_are() -> None:
+    before = repr(OLDEST)
+    expanded(engine_options={"group": {"options": {"b": None}}})["engine_options"]["group"]["options"].clear()
+    assert repr(OLDEST) == before
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([OLDEST, {"name": "1.2", "based_on": "1.1"}], "'1.2' is based on '1.1', which is not known .* releases: 1.0"),
+        ([{"name": "1.0", "based_on": "1.0"}], "'1.0' is based on '1.0'.* Known releases: none"),
+        ([{"name": "1.0", "based_on": "1.1"}, {"name": "1.1", "based_on": "1.0"}], "based on it in turn"),
+    ],
+)
+def test_based_on_nothing(files: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        expand_releases(files)
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_rows_are_whole(name: str) -> None:
+    row = RELEASES[name]
+    assert row["name"] == name
+    assert row["default_tag"] in row["tags"]
+    assert all(tag == name or tag.startswith(f"{name}.") for tag in row["tags"])
+    assert re.fullmatch(r"\d+\.\d", row["cuda"])
+    assert re.fullmatch(r"\d{3}", row["driver_floor"])
+    assert row["architectures"]
+    assert set(row["architectures"]) <= {"sm90", "sm100", "sm103", "sm120"}
+    assert row["health"] in ("refused", "503")
+    assert row["precedence"] in ("file", "command_line")
+    assert isinstance(row["telemetry"], bool)
+    assert isinstance(row["harmony"], bool)
+    assert row["source"]
+    allowed = {"bool", "int", "float", "str", "list", "dict", "any"}
+    keys = {"type", "options", "choices", "min", "max", "elements", "nullable"}
+    for spec in specs(row["engine_options"]):
+        assert spec["type"] in allowed
+        assert set(spec) <= keys
+        assert spec.get("choices") != []
+        assert spec.get("options") != {}
+    for spec in row["cli"].values():
+        assert spec["type"] in {"flag", "int", "float", "str"}
+        assert spec.get("choices") != []
+
+
+def test_no_tag_is_in_two_rows() -> None:
+    tags = [tag for row in RELEASES.values() for tag in row["tags"]]
+    assert len(tags) == len(set(tags))
+
+
+@pytest.mark.parametrize(
+    ("path", "releases"),
+    [
+        (("enable_mixed_sampler",), ["gpt-oss-dev", "1.0"]),
+        (("enable_trtllm_sampler",), ["gpt-oss-dev", "1.0"]),
+        (("sampler_type",), ["1.1", "1.2", "1.3"]),
+        (("env_overrides",), ["1.2", "1.3", "1.4"]),
+        (("attention_dp_config", "enable_balance"), VERSIONS),
+        (("kv_cache_config", "tokens_per_block"), ["1.1", "1.2", "1.3", "1.4"]),
+        (("kv_cache_config", "onboard_blocks"), ["gpt-oss-dev", "1.0", "1.1", "1.2"]),
+        (("kv_cache_config", "use_kv_cache_manager_v2"), ["1.3", "1.4"]),
+        (("model_kwargs",), ["1.3", "1.4"]),
+        (("speculative_config", "enable_penalty"), ["1.4"]),
+        *((path, list(RELEASES)) for path in [("moe_config", "backend"), ("stream_interval",), ("cuda_graph_config",)]),
+        (("kv_cache_free_gpu_memory_fraction",), []),
+        (("kv_cache_dtype",), []),
+    ],
+)
+def test_option_by_release(path: tuple[str, ...], releases: list[str]) -> None:
+    assert knowing(*path) == releases
+
+
+@pytest.mark.parametrize(
+    ("flag", "releases"),
+    [
+        ("--config", ["1.2", "1.3", "1.4"]),
+        ("--extra_llm_api_options", list(RELEASES)),
+        ("--moe_backend", ["gpt-oss-dev"]),
+        ("--no-telemetry", ["1.3", "1.4"]),
+        ("--set", ["1.4"]),
+    ],
+)
+def test_flag_by_release(flag: str, releases: list[str]) -> None:
+    assert [name for name, row in RELEASES.items() if flag in row["cli"]] == releases
+
+
+@pytest.mark.parametrize(
+    ("backend", "releases"),
+    [
+        ("TRITON", ["gpt-oss-dev", "1.1", "1.2", "1.3", "1.4"]),
+        ("AUTO", ["1.2", "1.3", "1.4"]),
+        ("WIDEEP", ["gpt-oss-dev", "1.0", "1.1", "1.2"]),
+        ("TRTLLM", list(RELEASES)),
+        ("CUTLASS", list(RELEASES)),
+    ],
+)
+def test_moe_backend_by_release(backend: str, releases: list[str]) -> None:
+    choices = {n: row["engine_options"]["moe_config"]["options"]["backend"]["choices"] for n, row in RELEASES.items()}
+    assert [name for name in RELEASES if backend in choices[name]] == releases
+
+
+@pytest.mark.parametrize("key", ["telemetry", "harmony"])
+def test_a_release_that_can_is_followed_by_those_that_can(key: str) -> None:
+    values = [RELEASES[name][key] for name in VERSIONS]
+    assert values == sorted(values)
+
+
+@pytest.mark.parametrize(
+    ("tag", "release", "exact"),
+    [
+        ("1.0.0rc6", "1.0", True),
+        ("1.0.0", "1.0", True),
+        ("1.0.0rc5", "1.0", False),
+        ("gpt-oss-dev", "gpt-oss-dev", True),
+        ("1.1.0rc1", "1.1", False),
+        ("1.1.0", "1.1", True),
+        ("1.2.1", "1.2", True),
+        ("1.2.0rc2.post2", "1.2", False),
+        ("1.3.0rc14", "1.3", True),
+        ("1.3.0rc9", "1.3", False),
+        ("1.3.0rc29", "1.3", False),
+        ("1.4.0rc1", "1.4", True),
+        ("1.15.0", "1.4", False),
+        ("2.0.0", "1.4", False),
+        ("1.2.1@sha256:" + 64 * "0", "1.2", True),
+    ],
+)
+def test_release_of_a_tag(tag: str, release: str, exact: bool) -> None:
+    name, warning = select_release(f"nvcr.io/nvidia/tensorrt-llm/release:{tag}", RELEASES)
+    assert name == release
+    assert bool(warning) is not exact
+    if warning:
+        assert repr(tag) in warning
+        assert f"TensorRT-LLM {release}" in warning
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        ("nvcr.io/nvidia/tensorrt-llm/release:latest", "must tell the TensorRT-LLM release"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:gpt-oss-devel", "Did you mean 'gpt-oss-dev'"),
+        ("nvcr.io/nvidia/tensorrt-llm/release", "must tell the TensorRT-LLM release"),
+        ("registry:5000/release", "must tell the TensorRT-LLM release"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:0.21.0", "older than every known release"),
+    ],
+)
+def test_tag_without_a_release(image: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        select_release(image, RELEASES)

@@ -1,0 +1,364 @@
+"""The plan: what would run on each host of a fleet, and what it changes."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import textwrap
+from typing import Any
+
+import pytest
+import yaml
+from ansible.errors import AnsibleError
+
+from ansible_collections.trtllm.fleet.plugins.filter.serving_plan import DEFAULTS, serving_plan
+from ansible_collections.trtllm.fleet.plugins.module_utils.plan import (
+    PREFIX,
+    Host,
+    compare,
+    failure,
+    look_up,
+    make_plan,
+    render,
+    shorten,
+)
+from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import RecipeError
+
+RECIPE: dict[str, Any] = {
+    "name": "gpt-oss-120b-b200x4-max_throughput",
+    "document": None,
+    "model": "openai/gpt-oss-120b",
+    "use_case": "max_throughput",
+    "gpu_type": "b200",
+    "gpu_count": 4,
+    "gpus_per_instance": 2,
+    "architecture": "sm100",
+    "image": "nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
+    "release": "1.2",
+    "health": "refused",
+    "instances": [
+        {"name": "serve-0", "gpus": [0, 1], "port": 8000, "numa_node": 0},
+        {"name": "serve-1", "gpus": [2, 3], "port": 8001, "numa_node": None},
+    ],
+    "engine_options": {"max_batch_size": 720, "moe_config": {"backend": "TRTLLM"}},
+    "environment": {"TRTLLM_ENABLE_PDL": "1"},
+    "limits": {"ipc": "host", "shm_size": None, "ulimits": {}},
+    "requires": {"driver": "580", "gpu_memory_mib": 40000, "gpu_count": 4, "disk_bytes": None},
+    "memory": {
+        "weights_mib": 33000,
+        "kv_cache_mib": 120000,
+        "activations_mib": 5000,
+        "cuda_graphs_mib": 2000,
+        "runtime_mib": 2266,
+        "free_mib": 21093,
+        "total_mib": 183359,
+        "kv_tokens": 3500000,
+        "context": 131072,
+        "sequences_at_context": 26.703,
+        "fits": True,
+    },
+    "provenance": [
+        {"option": "max_batch_size", "value": 720, "source": "serving_recipe_engine_options", "instead_of": 64},
+        {"option": "moe_config.backend", "value": "TRTLLM", "source": "TensorRT-LLM deployment guide for GPT-OSS"},
+        {"option": "limits.shm_size", "value": None, "source": "TensorRT-LLM README"},
+    ],
+    "notes": ["A note."],
+    "warnings": ["A warning."],
+}
+MISSING = {"failed": False, "msg": "file not found: /etc/trtllm-fleet/verified/release.json"}
+
+
+def recipe(**changes: Any) -> dict[str, Any]:
+    return {**copy.deepcopy(RECIPE), **changes}
+
+
+def release(running: Any) -> dict[str, Any]:
+    """The answer of slurp for a release.json."""
+    return {"content": base64.b64encode(json.dumps(running).encode()).decode(), "encoding": "base64"}
+
+
+def planned(answer: Any = MISSING, **changes: Any) -> Host:
+    return Host(recipe(**changes), release=answer)
+
+
+def refused(*problems: str) -> Host:
+    return Host(None, problems)
+
+
+# What runs now
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        (None, "not asked"),
+        ({"skipped": True, "changed": False}, "not asked"),
+        ({"unreachable": True, "msg": "Connection timed out"}, "not reachable"),
+        (MISSING, "nothing runs"),
+        ({"msg": "file is not readable: /x"}, "cannot be read: file is not readable: /x"),
+        ({"failed": True}, "cannot be read: no answer"),
+        (release({"recipe": RECIPE, "image": "another"}), "runs this recipe already"),
+        (release(RECIPE), "runs this recipe already"),
+        (release({"recipe": "only its name"}), "serves, but not from a release.json that holds its recipe"),
+        (release([1]), "serves, but not from a release.json that holds its recipe"),
+        ({"content": base64.b64encode(b"{").decode()}, "serves, but not from a release.json that holds its recipe"),
+        ({"content": base64.b64encode(b"\xff").decode()}, "serves, but not from a release.json that holds its recipe"),
+    ],
+)
+def test_what_runs_now_is_one_of_few_states(answer: Any, state: str) -> None:
+    assert compare(answer, RECIPE) == (state, [])
+
+
+def test_a_change_is_told_value_by_value() -> None:
+    running = recipe(
+        image="nvcr.io/nvidia/tensorrt-llm/release:1.1.0",
+        engine_options={"max_batch_size": 64, "moe_config": {"backend": "TRTLLM"}, "stream_interval": 20},
+        environment={},
+    )
+    assert compare(release({"recipe": running}), RECIPE) == (
+        "would change",
+        [
+            {
+                "what": "image",
+                "now": "nvcr.io/nvidia/tensorrt-llm/release:1.1.0",
+                "planned": "nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
+            },
+            {"what": "engine_options.max_batch_size", "now": 64, "planned": 720},
+            {"what": "engine_options.stream_interval", "now": 20},
+            {"what": "environment.TRTLLM_ENABLE_PDL", "planned": "1"},
+        ],
+    )
+
+
+def test_another_layout_is_one_change() -> None:
+    running = recipe(instances=[{"name": "serve-0", "gpus": [0, 1, 2, 3], "port": 9000, "numa_node": 0}])
+    assert compare(release({"recipe": running}), RECIPE)[1] == [
+        {"what": "instances", "now": "1 x 4 GPUs", "planned": "2 x 2 GPUs"}
+    ]
+
+
+def test_the_same_layout_elsewhere_is_told_by_instance() -> None:
+    running = recipe()
+    running["instances"][1].update(port=9001, gpus=[6, 7])
+    assert compare(release({"recipe": running}), RECIPE)[1] == [
+        {"what": "instances.serve-1.gpus", "now": [6, 7], "planned": [2, 3]},
+        {"what": "instances.serve-1.port", "now": 9001, "planned": 8001},
+    ]
+
+
+def test_a_value_that_is_null_differs_from_one_that_is_not_set() -> None:
+    running = recipe(limits={"ipc": "host", "ulimits": {}})
+    assert compare(release({"recipe": running}), RECIPE)[1] == [{"what": "limits.shm_size", "planned": None}]
+
+
+def test_what_is_not_the_servers_business_is_no_change() -> None:
+    running = recipe(provenance=[], notes=[], warnings=[], memory={}, name="old")
+    running["instances"][0]["numa_node"] = None
+    assert compare(release({"recipe": running}), RECIPE)[0] == "runs this recipe already"
+
+
+# Looking up
+
+
+def test_a_request_is_the_variables_over_the_defaults() -> None:
+    requests: list[Any] = []
+
+    def resolver(request: Any) -> Any:
+        requests.append(request)
+        return RECIPE
+
+    variables = {
+        "serving_recipe_port": 9000,
+        "serving_recipe_of_nobody": 1,
+        "__plan_gpus": {"skipped": True},
+        "__plan_release": MISSING,
+    }
+    defaults = {"serving_recipe_port": 8000, "serving_recipe_limits": {}}
+    assert look_up(variables, defaults, resolver) == Host(RECIPE, release=MISSING)
+    assert requests == [{"port": 9000, "limits": {}, "detected": None}]
+
+
+def test_the_role_asks_for_the_same() -> None:
+    role = yaml.safe_load((DEFAULTS.parents[1] / "vars/main.yml").read_text())["__serving_recipe_request"]
+    del role["detected"]
+    assert role == {name.removeprefix(PREFIX): f"{{{{ {name} }}}}" for name in yaml.safe_load(DEFAULTS.read_text())}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        ({"unreachable": True, "msg": "192.0.2.11: timed out"}, "could not be reached"),
+        ({"failed": False, "msg": "no Python"}, "did not tell its GPUs (no Python)"),
+    ],
+)
+@pytest.mark.parametrize(("gpu_type", "missing"), [(None, "gpu_type"), ("b200", "gpu_count")])
+def test_a_host_that_did_not_answer_is_not_said_to_have_no_gpu(
+    gpus: Any, words: str, gpu_type: str | None, missing: str
+) -> None:
+    variables = {"a": {"__plan_gpus": gpus, "serving_recipe_gpu_type": gpu_type, "serving_recipe_use_case": "any"}}
+    (group,) = serving_plan(["a"], variables)["data"]["without_recipe"]
+    asked, use_case = group["problems"]
+    assert asked.startswith(f"serving_recipe_{missing}: the host {words}")
+    assert "192.0.2.11" not in asked, "hosts with the same problem share a group"
+    assert use_case.startswith("serving_recipe_use_case")
+
+
+def test_a_host_without_gpus_is_said_to_have_none() -> None:
+    def resolver(request: Any) -> Any:
+        assert request["detected"] == {"gpus": []}
+        raise RecipeError(["no NVIDIA GPU was found on the host"])
+
+    assert look_up({"__plan_gpus": {"gpus": []}}, {}, resolver).problems == ["no NVIDIA GPU was found on the host"]
+
+
+def test_the_filter_resolves_what_the_variables_say() -> None:
+    hosts = {
+        "a": {"serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8},
+        "b": {"serving_recipe_gpu_type": "b20", "serving_recipe_gpu_count": 8},
+        "c": {"serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8, "serving_recipe_port": 9000},
+    }
+    result = serving_plan(list(hosts), hosts)
+    assert [group["recipe"]["name"] for group in result["data"]["groups"]] == ["gpt-oss-120b-b200x8-low_latency"] * 2
+    assert result["failure"] == "1 host without a recipe: b. The plan says why."
+
+
+def test_variables_that_cannot_be_read_are_a_problem_of_one_host() -> None:
+    class Broken(dict[str, Any]):
+        def get(self, key: str, default: Any = None) -> Any:
+            raise AnsibleError("'typo' is undefined")
+
+    hosts = {"a": {"serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8}, "b": Broken()}
+    data = serving_plan(list(hosts), hosts)["data"]
+    assert data["groups"][0]["hosts"] == ["a"]
+    assert data["without_recipe"] == [
+        {"hosts": ["b"], "problems": ["the host's variables cannot be read: 'typo' is undefined"]}
+    ]
+
+
+# Groups
+
+
+def test_hosts_with_the_same_recipe_are_one_group() -> None:
+    hosts = {
+        "gpu10": planned(),
+        "gpu2": planned({"unreachable": True}),
+        "gpu1": planned(),
+        "other": planned(image="nvcr.io/nvidia/tensorrt-llm/release:1.3.0"),
+        "bad1": refused("refused"),
+        "bad2": refused("refused"),
+    }
+    data = make_plan(hosts)
+    assert [group["hosts"] for group in data["groups"]] == [["gpu1", "gpu2", "gpu10"], ["other"]]
+    assert data["groups"][0]["now"] == [
+        {"state": "nothing runs", "hosts": ["gpu1", "gpu10"]},
+        {"state": "not reachable", "hosts": ["gpu2"]},
+    ]
+    assert data["groups"][0]["recipe"] == RECIPE
+    assert data["without_recipe"] == [{"hosts": ["bad1", "bad2"], "problems": ["refused"]}]
+
+
+def test_the_order_of_the_inventory_does_not_matter() -> None:
+    hosts = {"b": planned(), "a": planned(), "c": refused("refused")}
+    assert make_plan(hosts) == make_plan(dict(reversed(hosts.items())))
+
+
+def test_the_data_are_plain() -> None:
+    data = make_plan({"a": planned(release(recipe(image="x:1"))), "b": refused("refused")})
+    assert yaml.safe_load(yaml.safe_dump(data)) == data
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("hosts", "short"),
+    [
+        ([], ""),
+        (["gpu1"], "gpu1"),
+        (["gpu2", "gpu1"], "gpu1, gpu2"),
+        (["gpu1", "gpu2", "gpu3", "gpu5"], "gpu[1:3], gpu5"),
+        ([f"gpu{n}" for n in range(1, 1001)], "gpu[1:1000]"),
+        ([f"gpu{n:03}" for n in range(1, 1001)], "gpu[001:999], gpu1000"),
+        ([f"gpu{n:04}" for n in range(1, 1001)], "gpu[0001:1000]"),
+        ([f"dc2-gpu{n}.example.com" for n in range(3)], "dc2-gpu[0:2].example.com"),
+        (["r1g1", "r1g2", "r1g3", "r2g1", "r2g2", "r2g3"], "r1g[1:3], r2g[1:3]"),
+        ([f"192.0.2.{n}" for n in (9, 10, 11)], "192.0.2.[9:11]"),
+        (["a", "b", "c"], "a, b, c"),
+        (["1a", "a1", "1"], "1, 1a, a1"),
+    ],
+)
+def test_runs_of_names_are_ranges(hosts: list[str], short: str) -> None:
+    assert shorten(hosts) == short
+
+
+def test_of_many_names_the_rest_is_a_number() -> None:
+    assert shorten([f"gpu{n}" for n in range(0, 4000, 2)], listed=2) == "gpu0, gpu2, and 1,998 more"
+
+
+# The text
+
+
+def test_the_text_says_what_runs_and_why() -> None:
+    hosts = {f"gpu{n}": planned() for n in range(1, 1001)}
+    hosts["gpu7"] = planned(release(recipe(engine_options={"max_batch_size": 64})))
+    expected = """\
+        1,000 hosts with a recipe, 0 without
+
+        1,000 hosts: gpu[1:1000]
+          recipe     gpt-oss-120b-b200x4-max_throughput
+          model      openai/gpt-oss-120b, max_throughput
+          image      nvcr.io/nvidia/tensorrt-llm/release:1.2.1 (TensorRT-LLM 1.2)
+          needs      4 x b200 (sm100), driver 580 or newer
+          instances  serve-0  port 8000  GPUs 0, 1  NUMA node 0
+                     serve-1  port 8001  GPUs 2, 3
+          memory     of 183,359 MiB a GPU: weights 33,000, KV cache 120,000, activations 5,000, CUDA graphs 2,000,
+                     runtime 2,266, free 21,093
+                     KV cache of an instance holds 3,500,000 tokens: 26.7 x the full context of 131,072 tokens
+          now        nothing runs: gpu[1:6], gpu[8:1000]
+                     would change: gpu7
+                       engine_options.max_batch_size: 64 -> 720
+                       engine_options.moe_config.backend: not set -> TRTLLM
+
+          option              value   source
+          max_batch_size      720     serving_recipe_engine_options (the recipe says 64)
+          moe_config.backend  TRTLLM  [1]
+          limits.shm_size     null    [2]
+
+          [1]  TensorRT-LLM deployment guide for GPT-OSS
+          [2]  TensorRT-LLM README
+
+          note       A note.
+          warning    A warning."""
+    assert render(make_plan(hosts)) == textwrap.dedent(expected)
+
+
+def test_a_state_that_all_hosts_share_does_not_name_them_again() -> None:
+    text = render(make_plan({"a": planned(), "b": planned()}))
+    assert "  now        nothing runs" in text.splitlines()
+
+
+def test_a_document_is_named() -> None:
+    text = render(make_plan({"a": planned(name="quick_start-b200x8", document="quick_start")}))
+    assert "  recipe     quick_start-b200x8, as the document quick_start has it" in text.splitlines()
+
+
+def test_lines_stay_within_the_width() -> None:
+    values = [{"option": "x", "value": list(range(40)), "source": "many words " * 40}]
+    hosts = {
+        "a": planned(provenance=values, notes=["many words " * 40]),
+        "b": planned(release(recipe(limits=dict.fromkeys("xyz", "a value" * 20)))),
+        "c": refused("many words " * 40),
+    }
+    lines = render(make_plan(hosts)).splitlines()
+    assert max(map(len, lines)) <= 112 + len("a value" * 20)
+    assert max(len(line) for line in lines if "a valuea value" not in line) <= 112
+
+
+def test_hosts_without_a_recipe_are_named() -> None:
+    hosts = {"a1": planned(), "a2": refused("one", "two")}
+    lines = render(make_plan(hosts)).splitlines()
+    assert lines[0] == "1 host with a recipe, 1 without"
+    assert lines[-3:] == ["1 host without a recipe: a2", "  - one", "  - two"]
+    assert failure(make_plan(hosts)) == "1 host without a recipe: a2. The plan says why."
+    assert failure(make_plan({"a1": planned()})) == ""

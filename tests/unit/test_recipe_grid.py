@@ -1,0 +1,112 @@
+"""Every cell of the grid that the role offers: it renders a configuration that its image takes, or says why not."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pydantic
+import pytest
+
+from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables
+from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import USE_CASES, RecipeError, resolve
+from lab.engine import options as engine
+
+TABLES = load_tables()
+GPU_TYPES = [row["gpu_type"] for row in TABLES.hardware]
+COUNTS = [1, 2, 3, 4, 6, 8]
+SIZES = [None, 1, 2, 4, 8]
+TAGS = [row["default_tag"] for row in TABLES.releases.values()]
+# Reasons that are the grid's own: the rest of a request here is always good.
+REASONS = ("gpu_type", "gpu_count", "gpus_per_instance", "image", "model", "name")
+
+
+def request(**cell: Any) -> dict[str, Any]:
+    return {
+        "model": "openai/gpt-oss-120b",
+        "use_case": "low_latency",
+        "image": None,
+        "port": 8000,
+        "engine_options": {},
+        "environment": {},
+        "limits": {},
+        **cell,
+    }
+
+
+def models() -> Iterator[dict[str, Any]]:
+    for model, gpu_type, count, size, use_case, tag in itertools.product(
+        TABLES.models, GPU_TYPES, COUNTS, SIZES, USE_CASES, TAGS
+    ):
+        yield request(
+            model=model,
+            gpu_type=gpu_type,
+            gpu_count=count,
+            gpus_per_instance=size,
+            use_case=use_case,
+            image=f"registry/release:{tag}",
+        )
+
+
+def documents() -> Iterator[dict[str, Any]]:
+    for name, gpu_type, count in itertools.product(TABLES.documents, GPU_TYPES, COUNTS):
+        yield request(name=name, gpu_type=gpu_type, gpu_count=count)
+
+
+def outcome(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The recipe, or the reasons why there is none."""
+    try:
+        return resolve(asked, TABLES), []
+    except RecipeError as error:
+        return {}, error.problems
+
+
+@cache
+def engine_of(release: str) -> type[pydantic.BaseModel]:
+    """The options as the lab's engine reads them: with pydantic, as upstream does, not with our checks."""
+    return engine.model(TABLES.releases[release]["engine_options"])
+
+
+def check(recipe: dict[str, Any], asked: dict[str, Any]) -> None:
+    options = recipe["engine_options"]
+    engine_of(recipe["release"]).model_validate(options, strict=True)
+    gpus = [gpu for instance in recipe["instances"] for gpu in instance["gpus"]]
+    assert sorted(gpus) == list(range(asked["gpu_count"])), "a GPU is idle or used twice"
+    ports = [instance["port"] for instance in recipe["instances"]]
+    assert ports == list(range(8000, 8000 + len(ports)))
+    assert {len(instance["gpus"]) for instance in recipe["instances"]} == {recipe["gpus_per_instance"]}
+    assert options.get("tensor_parallel_size", 1) == recipe["gpus_per_instance"]
+    assert recipe["memory"]["fits"]
+    assert recipe["warnings"] == []
+    assert all(entry["source"] for entry in recipe["provenance"])
+
+
+@pytest.mark.parametrize("grid", [models, documents])
+def test_every_cell_renders_or_says_why_not(grid: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rendered: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    for asked in grid():
+        recipe, problems = outcome(asked)
+        if recipe:
+            check(recipe, asked)
+            rendered[recipe["gpu_type"]] += 1
+        else:
+            variables = [problem.split(": ", 1)[0].removeprefix("serving_recipe_") for problem in problems]
+            assert variables, asked
+            assert set(variables) <= set(REASONS), (asked, problems)
+            refused[variables[0]] += 1
+    with capsys.disabled():
+        print(f"\n{grid.__name__}: {rendered.total()} cells rendered {dict(rendered)}")
+        print(f"{grid.__name__}: {refused.total()} cells refused, by what to change {dict(refused)}")
+    # The documents were written for their own GPUs and images.
+    usable = {row["gpu_type"] for row in TABLES.hardware if "refused" not in row}
+    assert set(rendered) == usable if grid is models else {"b200", "gb200", "h200", "h100"} <= set(rendered) < usable
+
+
+@pytest.mark.parametrize("gpu_type", ["a100", "l40s"])
+def test_gpus_without_a_documented_path_are_refused_by_name(gpu_type: str) -> None:
+    with pytest.raises(RecipeError, match=rf"serving_recipe_gpu_type: {gpu_type} cannot serve gpt-oss: .*MXFP4"):
+        resolve(request(gpu_type=gpu_type, gpu_count=8), TABLES)

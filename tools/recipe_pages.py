@@ -1,0 +1,538 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""docs/recipes.md and docs/recipes/: every recipe as the resolver gives it, and the tables that it comes from.
+
+No number is written here: each value, source and refusal in these pages is the resolver's or the data's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables
+from ansible_collections.trtllm.fleet.plugins.module_utils.layers import ABSENT, Tree, get, leaves
+from ansible_collections.trtllm.fleet.plugins.module_utils.options import dotted
+from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import (
+    IMAGE_REPOSITORY,
+    OVERRIDES,
+    USE_CASES,
+    RecipeError,
+    resolve,
+)
+from tools.markdown import bullets, literal, table
+
+TABLES = load_tables()
+HARDWARE = {str(row["gpu_type"]): row for row in TABLES.hardware}
+WRITTEN = "<!-- Written by `make docs` from roles/serving_recipe/vars. -->\n"
+
+
+class Case(NamedTuple):
+    """What a recipe is for; ``size`` is the number of GPUs of one instance."""
+
+    gpu_type: str
+    use_case: str
+    size: int
+
+
+class Resolved(NamedTuple):
+    """The recipes of a recipe file, and why the resolver refuses some of those that the file lists."""
+
+    recipes: dict[Case, dict[str, Any]]
+    refused: dict[Case, str]
+
+
+def pages() -> dict[str, str]:
+    """The text of each page, by its path below docs/."""
+    models = {name: resolve_all(model, USE_CASES, model=name) for name, model in TABLES.models.items()}
+    documents = {
+        name: resolve_all(document, [document["use_case"]], name=name) for name, document in TABLES.documents.items()
+    }
+    return {
+        "recipes.md": overview(models),
+        "recipes/documents.md": documents_page(documents),
+        **{f"recipes/{short(name)}.md": model_page(name, resolved) for name, resolved in models.items()},
+    }
+
+
+# Asking the resolver.
+
+
+def host_gpus(gpu_type: str) -> int:
+    """GPUs of a usual host: as many as the largest instance that any model has a recipe for."""
+    return max(max(model["supported"].get(gpu_type, [1])) for model in TABLES.models.values())
+
+
+def resolve_all(book: Tree, use_cases: Iterable[str], **wanted: Any) -> Resolved:
+    """Every recipe of a recipe file, on usual hosts."""
+    resolved = Resolved({}, {})
+    for use_case in use_cases:
+        for gpu_type, sizes in book["supported"].items():
+            for size in sizes:
+                case = Case(gpu_type, use_case, size)
+                try:
+                    resolved.recipes[case] = ask(gpu_type, use_case, gpus_per_instance=size, **wanted)
+                except RecipeError as error:
+                    resolved.refused[case] = reason(error)
+    return resolved
+
+
+def ask(gpu_type: str, use_case: str, **wanted: Any) -> dict[str, Any]:
+    request = {"gpu_type": gpu_type, "use_case": use_case, "gpu_count": host_gpus(gpu_type), "port": 8000}
+    return resolve({"model": None, **request, **wanted}, TABLES)
+
+
+def reason(error: RecipeError) -> str:
+    """A refusal without the variables to change, which its sentences begin with."""
+    return " ".join(problem.split(": ", 1)[1] for problem in error.problems)
+
+
+def parts(recipe: Tree) -> dict[str, Any]:
+    """Everything that a recipe sets, by dotted option."""
+    return {
+        dotted(path if part == "engine_options" else (part, *path)): value
+        for part in OVERRIDES
+        for path, value in leaves(recipe[part])
+    }
+
+
+# Words.
+
+
+def short(model: str) -> str:
+    return model.rsplit("/", 1)[-1]
+
+
+def words(use_case: str) -> str:
+    return use_case.replace("_", " ")
+
+
+def codes(values: Iterable[Any]) -> str:
+    return ", ".join(f"`{value}`" for value in values)
+
+
+def gpus(sizes: Sequence[int]) -> str:
+    return "1 GPU" if list(sizes) == [1] else f"{', '.join(map(str, sizes))} GPUs"
+
+
+def about(number: float) -> str:
+    """An estimate, to two digits."""
+    return f"{float(f'{number:.2g}'):,.0f}"
+
+
+def where(cases: Sequence[Case], universe: Sequence[Case], fields: Sequence[str] = Case._fields) -> str:
+    """Which cases of all on a page are meant: GPU type, in brackets use case, in brackets size; empty for all."""
+    if set(cases) == set(universe):
+        return ""
+    field, *others = fields
+    told: dict[str, list[Any]] = {}
+    values = list(dict.fromkeys(getattr(case, field) for case in universe))
+    for value in values:
+        if here := [case for case in cases if getattr(case, field) == value]:
+            all_here = [case for case in universe if getattr(case, field) == value]
+            told.setdefault(where(here, all_here, others), []).append(value)
+    return "; ".join(
+        (rest if named == values else f"{_named(field, named)} ({rest})") if rest else _named(field, named)
+        for rest, named in told.items()
+    )
+
+
+def _named(field: str, values: Sequence[Any]) -> str:
+    if field == "size":
+        return gpus(values)
+    return ", ".join(words(value) if field == "use_case" else f"`{value}`" for value in values)
+
+
+def gathered(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
+    """The second of each pair by the first, in order: what is said, and the cases that it is said of."""
+    found: dict[Any, list[Any]] = {}
+    for said, case in pairs:
+        found.setdefault(said, []).append(case)
+    return found
+
+
+# docs/recipes.md
+
+
+def overview(models: Mapping[str, Resolved]) -> str:
+    example = next(iter(next(iter(models.values())).recipes.values()))
+    return "\n".join(
+        [
+            "# Recipes\n",
+            WRITTEN,
+            "What a host runs for a model, its GPUs and a use case, and where that comes from.\n"
+            "`ansible-playbook playbooks/plan.yml -i INVENTORY` shows it for your own hosts, value by value.\n",
+            bullets(
+                [
+                    "`low_latency` is for the most tokens per second and user, "
+                    "`max_throughput` for the most tokens per second and GPU.",
+                    "An instance is one server process. Bold is what a host of so many GPUs runs "
+                    "unless `serving_recipe_gpus_per_instance` says otherwise.",
+                    f"A recipe's name is model, GPU type, GPUs in all and use case, as `{example['name']}`.",
+                    f"The image is `{TABLES.default_image}` "
+                    "unless `serving_recipe_image` or `serving_recipe_name` says otherwise.",
+                    "Tokens are an estimate of what the KV cache of one instance holds ([memory.md](memory.md)).",
+                ]
+            ),
+            *(matrix(name, resolved) for name, resolved in models.items()),
+            "## The documents' own configurations\n",
+            "`serving_recipe_name` selects one, exactly as its document has it. "
+            "Their values are in [recipes/documents.md](recipes/documents.md).\n",
+            table(
+                ["serving_recipe_name", "What it is", "Model", "Use case", "GPUs of an instance", "Image tag"],
+                map(document_row, TABLES.documents.values()),
+            ),
+            hardware(),
+            releases(),
+        ]
+    )
+
+
+COMPARED = {
+    "TP": "tensor_parallel_size",
+    "EP": "moe_expert_parallel_size",
+    "Attention DP": "enable_attention_dp",
+    "MoE backend": "moe_config.backend",
+    "KV cache": "kv_cache_config.dtype",
+    "Max batch": "max_batch_size",
+}
+
+
+def matrix(model: str, resolved: Resolved) -> str:
+    """One row for each GPU type, size and use case."""
+    text = [f"## {model}\n", f"Each value with its source: [recipes/{short(model)}.md](recipes/{short(model)}.md).\n"]
+    for use_case in USE_CASES:
+        text.append(f"### {words(use_case).capitalize()}\n")
+        rows = []
+        for case in [*resolved.recipes, *resolved.refused]:
+            if case.use_case == use_case:
+                rows.append(matrix_row(case, resolved, model))
+        text.append(table(["Host", "Instances x GPUs", *COMPARED, "Tokens"], rows))
+    refused = []
+    for gpu_type, row in HARDWARE.items():
+        if gpu_type not in TABLES.models[model]["supported"] and not row.get("refused"):
+            refused.append(refusal(model, gpu_type))
+    if refused:
+        text += ["Refused:\n", bullets(refused)]
+    return "\n".join(text)
+
+
+def matrix_row(case: Case, resolved: Resolved, model: str) -> list[str]:
+    host = host_gpus(case.gpu_type)
+    layout = f"{host // case.size} x {case.size}"
+    if case in resolved.refused:
+        return [f"{host} `{case.gpu_type}`", layout, resolved.refused[case], *[""] * len(COMPARED)]
+    recipe = resolved.recipes[case]
+    if ask(case.gpu_type, case.use_case, model=model)["gpus_per_instance"] == case.size:
+        layout = f"**{layout}**"
+    values = (get(recipe["engine_options"], option.split(".")) for option in COMPARED.values())
+    cells = [{True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value) for value in values]
+    return [f"{host} `{case.gpu_type}`", layout, *cells, about(recipe["memory"]["kv_tokens"])]
+
+
+def refusal(model: str, gpu_type: str) -> str:
+    try:
+        ask(gpu_type, USE_CASES[0], model=model)
+    except RecipeError as error:
+        return reason(error)
+    raise AssertionError(f"{model} is served on {gpu_type}")
+
+
+def document_row(document: Tree) -> list[str]:
+    return [
+        f"`{document['name']}`",
+        document["title"],
+        f"`{short(document['model'])}`",
+        words(document["use_case"]),
+        supported(document),
+        f"`{document['image'].rsplit(':', 1)[-1]}`",
+    ]
+
+
+def supported(book: Tree) -> str:
+    """The sizes of an instance by GPU type: ``b200, h200 (1, 4, 8 GPUs); gb200 (1, 4 GPUs)``."""
+    gpu_types = gathered((tuple(sizes), gpu_type) for gpu_type, sizes in book["supported"].items())
+    return "; ".join(f"{codes(named)} ({gpus(sizes)})" for sizes, named in gpu_types.items())
+
+
+def hardware() -> str:
+    rows = [
+        [
+            f"`{row['gpu_type']}`",
+            ", ".join(row["product_names"]),
+            row["architecture"],
+            f"{row['memory_mib']:,}",
+            row["min_driver"],
+            f"refused: {row['refused']}" if row.get("refused") else ", ".join(row["moe_backends"]),
+            ", ".join(row["kv_cache_dtypes"]),
+        ]
+        for row in TABLES.hardware
+    ]
+    return "\n".join(
+        [
+            "## Hardware\n",
+            "The product name that nvidia-smi prints tells a host's GPU type. Memory is that of one GPU, in MiB.\n",
+            table(["GPU type", "Products", "Architecture", "Memory", "Driver from", "MoE backends", "KV cache"], rows),
+            "Sources:\n",
+            bullets(f"`{row['gpu_type']}`: {row['source']}" for row in TABLES.hardware),
+        ]
+    )
+
+
+def releases() -> str:
+    rows = [
+        [
+            name,
+            ", ".join(f"**`{tag}`**" if tag == row["default_tag"] else f"`{tag}`" for tag in row["tags"]),
+            row["cuda"],
+            row["driver_floor"],
+            ", ".join(row["architectures"]),
+            row["health"],
+            words(row["precedence"]),
+            "yes" if row["harmony"] else "no",
+            "yes" if row["telemetry"] else "no",
+        ]
+        for name, row in TABLES.releases.items()
+    ]
+    return "\n".join(
+        [
+            "## Releases of TensorRT-LLM\n",
+            "The image's tag tells the release, and the release tells which options there are: "
+            "any other is refused before anything runs.\n"
+            "A tag that is not in the table is taken for the newest release that is not newer, with a warning.\n",
+            bullets(
+                [
+                    "Health: what `/health` is while the engine loads, a refused connection or 503.",
+                    "Last word: which wins where the options file and the command line disagree.",
+                    "Harmony: whether answers are parsed; where not, `content` is the model's raw output.",
+                    "Telemetry: whether it sends usage statistics unless told not to, as the recipes do.",
+                ]
+            ),
+            table(
+                [
+                    "Release",
+                    "Image tags",
+                    "CUDA",
+                    "Driver from",
+                    "Runs gpt-oss on",
+                    "Health",
+                    "Last word",
+                    "Harmony",
+                    "Telemetry",
+                ],
+                rows,
+            ),
+            "Sources:\n",
+            bullets(f"{name}: {row['source']}" for name, row in TABLES.releases.items()),
+            *release_changes(),
+        ]
+    )
+
+
+def release_changes() -> Iterator[str]:
+    """What changed from each release to the next one of the table."""
+    rows = list(TABLES.releases.items())
+    for (older, before), (newer, after) in pairwise(rows):
+        yield f"### From {older} to {newer}\n"
+        said = [
+            f"{what} {verb}: {', '.join(names)}"
+            for what, column in (("Options", "engine_options"), ("Flags", "cli"))
+            for verb, names in compared(before[column], after[column]).items()
+            if names
+        ]
+        yield bullets(said or ["No option changed."])
+
+
+def compared(old: Tree, new: Tree) -> dict[str, list[str]]:
+    """Which options a release gained, lost and changed; of a group that came or went only the group."""
+    before, after = specs_of(old), specs_of(new)
+    return {
+        "gained": _topmost(after.keys() - before.keys()),
+        "lost": _topmost(before.keys() - after.keys()),
+        "changed": [
+            f"`{path}` ({'; '.join(changes)})"
+            for path in sorted(before.keys() & after.keys())
+            if (changes := list(_changes(before[path], after[path])))
+        ],
+    }
+
+
+def specs_of(options: Tree, prefix: str = "") -> dict[str, dict[str, Any]]:
+    """The spec of each option by its dotted path, without the options in it."""
+    found = {}
+    for name, spec in options.items():
+        found[prefix + name] = {key: value for key, value in spec.items() if key != "options"}
+        found.update(specs_of(spec.get("options") or {}, f"{prefix}{name}."))
+    return found
+
+
+def _topmost(paths: Collection[str]) -> list[str]:
+    return [f"`{path}`" for path in sorted(paths) if path.rpartition(".")[0] not in paths]
+
+
+def _changes(old: Tree, new: Tree) -> Iterator[str]:
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if key == "choices" and before and after:
+            added = [f"+{choice}" for choice in after if choice not in before]
+            lost = [f"-{choice}" for choice in before if choice not in after]
+            if added or lost:
+                yield " ".join(added + lost)
+        elif key == "choices":
+            yield f"one of {', '.join(after)}" if after else "any"
+        elif before != after:
+            yield f"{key} {literal(before)} → {literal(after)}"
+
+
+# docs/recipes/<model>.md and docs/recipes/documents.md
+
+
+def model_page(model: str, resolved: Resolved) -> str:
+    recipes = resolved.recipes
+    everything = list(recipes)
+    held = values(recipes)
+    everywhere = {value: cases for value, cases in held.items() if len(cases) == len(everything)}
+    text = [
+        f"# {model}: values and sources\n",
+        WRITTEN,
+        f"Of every recipe with `{TABLES.default_image}`. [recipes.md](../recipes.md) has the overview.\n",
+        "## In every recipe\n",
+        values_table(everywhere, everything),
+    ]
+    for use_case in USE_CASES:
+        here = [case for case in everything if case.use_case == use_case]
+        others = {value: [case for case in cases if case in here] for value, cases in held.items()}
+        text += [
+            f"## {words(use_case).capitalize()}\n",
+            values_table({value: others[value] for value in held if value not in everywhere and others[value]}, here),
+            "One GPU's memory in MiB, and what the KV cache of an instance holds, both estimated "
+            "([memory.md](../memory.md)):\n",
+            memory_table(recipes, here),
+        ]
+    text += [
+        "## GPUs of an instance\n",
+        "As many as a host has, unless `serving_recipe_gpus_per_instance` says otherwise or this table:\n",
+        table(["For", "GPUs", "Source"], map(layout_row, TABLES.models[model].get("layouts", []))),
+        "## What to know\n",
+        bullets(told_with_cases(notes(recipes), everything)),
+        "## With other images\n",
+        *other_images(model, recipes),
+    ]
+    return "\n".join(text)
+
+
+def values(recipes: Mapping[Case, Tree]) -> dict[tuple[str, str, str], list[Case]]:
+    """Option, value and source, and the recipes that have them."""
+    return gathered(
+        ((f"`{entry['option']}`", literal(entry["value"]), entry["source"]), case)
+        for case, recipe in recipes.items()
+        for entry in recipe["provenance"]
+    )
+
+
+def values_table(held: Mapping[tuple[str, str, str], Sequence[Case]], universe: Sequence[Case]) -> str:
+    rows = [
+        [option, value, where(cases, universe) or "all", source]
+        for (option, value, source), cases in sorted(held.items())
+    ]
+    if any(told != "all" for _, _, told, _ in rows):
+        return table(["Option", "Value", "For", "Source"], rows)
+    return table(["Option", "Value", "Source"], ([option, value, source] for option, value, _, source in rows))
+
+
+def memory_table(recipes: Mapping[Case, Tree], cases: Iterable[Case]) -> str:
+    columns = {
+        "Weights": "weights_mib",
+        "KV cache": "kv_cache_mib",
+        "Free": "free_mib",
+        "Tokens": "kv_tokens",
+        "Longest sequence": "context",
+        "Sequences of that length": "sequences_at_context",
+    }
+    rows = (
+        [f"{case.size} x `{case.gpu_type}`", *(f"{recipes[case]['memory'][column]:,}" for column in columns.values())]
+        for case in cases
+    )
+    return table(["Instance", *columns], rows)
+
+
+def layout_row(layout: Tree) -> list[str]:
+    selectors = layout.get("for", {}).values()
+    told = (codes(wanted if isinstance(wanted, list) else [wanted]) for wanted in selectors)
+    return ["; ".join(told), str(layout["gpus_per_instance"]), layout["source"]]
+
+
+def notes(recipes: Mapping[Case, Tree]) -> dict[str, list[Case]]:
+    return gathered((note, case) for case, recipe in recipes.items() for note in recipe["notes"])
+
+
+def told_with_cases(sentences: Mapping[str, Sequence[Case]], universe: Sequence[Case]) -> list[str]:
+    return [
+        f"{told}: {sentence}" if (told := where(cases, universe)) else sentence for sentence, cases in sentences.items()
+    ]
+
+
+def other_images(model: str, recipes: Mapping[Case, Tree]) -> Iterator[str]:
+    """For each other release in which recipes it has different values, or none."""
+    for row in TABLES.releases.values():
+        image = f"{IMAGE_REPOSITORY}:{row['default_tag']}"
+        if image == TABLES.default_image:
+            continue
+        found = []
+        for case, recipe in recipes.items():
+            if recipe["architecture"] not in row["architectures"]:
+                found.append(("does not run gpt-oss there.", case))
+                continue
+            try:
+                other = ask(case.gpu_type, case.use_case, gpus_per_instance=case.size, model=model, image=image)
+                found += [(change, case) for change in _changed(recipe, other)]
+            except RecipeError as error:
+                found.append((f"refused: {reason(error)}", case))
+        yield f"### {row['default_tag']}\n"
+        yield bullets(told_with_cases(gathered(found), list(recipes)) or ["The same values."])
+
+
+def _changed(recipe: Tree, other: Tree) -> Iterator[str]:
+    sources = {entry["option"]: entry["source"] for entry in other["provenance"]}
+    before, after = parts(recipe), parts(other)
+    for option in sorted({*before, *after}):
+        if before.get(option, ABSENT) != after.get(option, ABSENT):
+            if option in after:
+                yield f"`{option}` is {literal(after[option])}, by {sources[option]}."
+            else:
+                yield f"no `{option}`."
+
+
+def documents_page(documents: Mapping[str, Resolved]) -> str:
+    text = [
+        "# The documents' own configurations\n",
+        WRITTEN,
+        "Set `serving_recipe_name` to one of these names to serve as its document has it. "
+        "What a document does not set is left to TensorRT-LLM.\n"
+        "[recipes.md](../recipes.md) has the overview.\n",
+    ]
+    for name, resolved in documents.items():
+        document, recipes = TABLES.documents[name], resolved.recipes
+        text += [
+            f"## {name}\n",
+            f"{document['title']}.\n",
+            table(
+                ["Model", "Use case", "Image", "GPUs of an instance"],
+                [
+                    [
+                        f"`{document['model']}`",
+                        words(document["use_case"]),
+                        f"`{document['image']}`",
+                        supported(document),
+                    ]
+                ],
+            ),
+            values_table(held, list(recipes)) if (held := values(recipes)) else "It sets nothing.\n",
+        ]
+        text += [bullets(told_with_cases(found, list(recipes))) for found in [notes(recipes)] if found]
+        refused = gathered((why, case) for case, why in resolved.refused.items())
+        listed = [*recipes, *resolved.refused]
+        text += ["Refused:\n", bullets(told_with_cases(refused, listed))] if refused else []
+    return "\n".join(text)
