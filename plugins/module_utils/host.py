@@ -403,21 +403,6 @@ def find_process(root: Path, inode: str) -> Path | None:
     return None
 
 
-def is_ours(process: Path, unit: str, runner: Runner, find: Find) -> bool:
-    """Whether a process belongs to ``unit`` or to its container, which has the unit's name."""
-    control_groups = _read(process / "cgroup")
-    if f"/{unit}" in control_groups:
-        return True
-    docker = find("docker")
-    if docker is None:
-        return False
-    container = runner(
-        [docker, "container", "inspect", "--format={{.Id}}", unit.removesuffix(".service")], COMMAND_SECONDS
-    )
-    identity = container.stdout.strip()
-    return container.rc == 0 and bool(identity) and identity in control_groups
-
-
 def _describe_process(process: Path | None) -> str:
     if process is None:
         return "a process that cannot be seen"
@@ -426,7 +411,7 @@ def _describe_process(process: Path | None) -> str:
 
 
 def check_ports(ports: Sequence[Mapping[str, Any]], root: Path, runner: Runner, find: Find) -> Iterator[Check]:
-    """Each port free, or held by the unit that is to have it. Raises ValueError for what is not an IP address."""
+    """Each port free, or held by a unit of ours, which a switch stops first. Raises ValueError for a bad address."""
     listening = read_listeners(root) if ports else []
     for wanted in ports:
         port, address = wanted["port"], ipaddress.ip_address(wanted["address"])
@@ -434,10 +419,10 @@ def check_ports(ports: Sequence[Mapping[str, Any]], root: Path, runner: Runner, 
         for listener in listening:
             if collides(listener, address, port):
                 process = find_process(root, listener.inode)
-                if not (process and wanted["unit"] and is_ours(process, wanted["unit"], runner, find)):
+                if not (process and _serves(process, runner, find)):
                     holder = f"{_describe_process(process)} listens on {listener.address} port {port}"
                     break
-        expected = f"{address} port {port} free" + (f" or held by {wanted['unit']}" if wanted["unit"] else "")
+        expected = f"{address} port {port} free or held by a unit trtllm-*"
         hint = f"Set {wanted['variable']} to another port, or stop that process"
         yield _check(f"port:{port}", not holder, holder or "free for us", expected, hint)
 

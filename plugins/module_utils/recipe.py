@@ -57,13 +57,14 @@ class Tables:
     """The data a recipe is made from; the files in ``roles/serving_recipe/vars`` describe their own form.
 
     ``models`` is by model id, ``documents`` by the name of a document's configuration, ``releases`` by release name;
-    ``base`` holds the layers below every model's own.
+    ``base`` holds the layers below every model's own, ``several`` those on top where a host runs several instances.
     """
 
     hardware: Sequence[Tree]
     models: Mapping[str, Tree]
     documents: Mapping[str, Tree]
     base: Sequence[Tree]
+    several: Sequence[Tree]
     releases: Mapping[str, Tree]
 
     @property
@@ -103,6 +104,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
         facts = {**row, "use_case": use_case, "release": release}
         size = instance_size(request, book, facts, len(slots), problems)
         chosen = [layer for layer in _layers(book, tables) if applies(layer, {**facts, "gpus": size})]
+        chosen += tables.several if size and size < len(slots) else []
     own = _operator_layers(request, problems)
     layers = [*chosen, *own]
     parts = _parts(layers)

@@ -83,7 +83,7 @@ options:
         type: str
         required: true
   ports:
-    description: TCP ports that have to be free.
+    description: TCP ports that have to be free, or held by a unit C(trtllm-*) or the container of one.
     type: list
     elements: dict
     default: []
@@ -96,11 +96,6 @@ options:
         description: IP address to listen on.
         type: str
         default: 0.0.0.0
-      unit:
-        description:
-          - Systemd unit that is to have the port, ending in C(.service).
-          - It, or the container of the same name without C(.service), may hold the port already.
-        type: str
       variable:
         description: Variable that sets the port.
         type: str
@@ -133,7 +128,6 @@ EXAMPLES = r"""
     ports:
       - port: 8000
         address: 127.0.0.1
-        unit: trtllm-serve-0.service
         variable: serving_recipe_port
   register: host
 
@@ -256,7 +250,6 @@ DISK = {
 PORT = {
     "port": {"type": "int", "required": True},
     "address": {"type": "str", "default": "0.0.0.0"},
-    "unit": {"type": "str"},
     "variable": {"type": "str", "required": True},
 }
 

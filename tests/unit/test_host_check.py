@@ -92,8 +92,8 @@ def fake(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path)
 
 
-def port(number: int = 8080, address: str = "127.0.0.1", unit: str | None = UNIT) -> dict[str, Any]:
-    return {"port": number, "address": address, "unit": unit, "variable": "serving_recipe_port"}
+def port(number: int = 8080, address: str = "127.0.0.1") -> dict[str, Any]:
+    return {"port": number, "address": address, "variable": "serving_recipe_port"}
 
 
 def disk(path: str, size: int, variable: str = "model_weights_dir") -> dict[str, Any]:
@@ -467,7 +467,7 @@ def test_port_names_its_holder(fake: FakeHost) -> None:
     fake.listen("0100007F:1F90", 812, "/system.slice/nginx.service")
     check = fake.check("port:8080", ports=[port()])
     assert check["observed"] == "nginx (pid 812, nginx.service) listens on 127.0.0.1 port 8080"
-    assert check["expected"] == f"127.0.0.1 port 8080 free or held by {UNIT}"
+    assert check["expected"] == "127.0.0.1 port 8080 free or held by a unit trtllm-*"
     assert check["hint"] == "Set serving_recipe_port to another port, or stop that process"
 
 
@@ -479,10 +479,10 @@ def test_connections_hold_no_port(fake: FakeHost) -> None:
 @pytest.mark.parametrize(
     ("control_group", "docker", "status"),
     [
-        (f"/system.slice/docker-{CONTAINER}.scope", CommandResult(0, f"{CONTAINER}\n"), "pass"),
-        (f"/docker/{CONTAINER}", CommandResult(0, f"{CONTAINER}\n"), "pass"),
+        (f"/system.slice/docker-{CONTAINER}.scope", CommandResult(0, "/trtllm-serve-1\n"), "pass"),
+        (f"/docker/{CONTAINER}", CommandResult(0, "/trtllm-serve-1\n"), "pass"),
         (f"/system.slice/{UNIT}", None, "pass"),
-        (f"/docker/{'0' * 64}", CommandResult(0, f"{CONTAINER}\n"), "fail"),
+        (f"/docker/{CONTAINER}", CommandResult(0, "/somebody-elses\n"), "fail"),
         (f"/docker/{CONTAINER}", CommandResult(1, "\n", "No such container"), "fail"),
         (f"/docker/{CONTAINER}", None, "fail"),
     ],

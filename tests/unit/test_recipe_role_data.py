@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROLE = ROOT / "roles/serving_recipe"
 TABLES = load_tables()
 BOOKS = [*TABLES.models.values(), *TABLES.documents.values()]
-LAYERS = [*TABLES.base, *(layer for book in BOOKS for layer in book["layers"])]
+LAYERS = [*TABLES.base, *TABLES.several, *(layer for book in BOOKS for layer in book["layers"])]
 USABLE = {row["gpu_type"] for row in TABLES.hardware if "refused" not in row}
 KNOWN = {
     "gpu_type": USABLE,
