@@ -136,7 +136,7 @@ def test_every_value_names_its_document(case: Case) -> None:
     }
     (document,) = [word for name, word in words.items() if case.name.startswith(name)]
     told = {entry["option"]: entry["source"] for entry in recipe["provenance"]}
-    assert {path for path, _ in leaves(recipe["engine_options"])} <= {tuple(option.split(".")) for option in told}
+    assert {path for path, value in leaves(recipe["engine_options"])} <= {tuple(option.split(".")) for option in told}
     assert [source for source in told.values() if document not in source] == []
 
 

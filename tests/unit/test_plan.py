@@ -78,8 +78,8 @@ def release(running: Any) -> dict[str, Any]:
     return {"content": base64.b64encode(json.dumps(running).encode()).decode(), "encoding": "base64"}
 
 
-def planned(answer: Any = MISSING, **changes: Any) -> Host:
-    return Host(recipe(**changes), release=answer)
+def planned(answer: Any = None, **changes: Any) -> Host:
+    return Host(recipe(**changes), release=answer or MISSING)
 
 
 def refused(*problems: str) -> Host:
