@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables
 from ansible_collections.trtllm.fleet.plugins.module_utils.layers import ABSENT, Tree, get, leaves
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import dotted
+from ansible_collections.trtllm.fleet.plugins.module_utils.options import dotted, select_release
 from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import (
     IMAGE_REPOSITORY,
     OVERRIDES,
@@ -72,8 +72,10 @@ def resolve_all(book: Tree, use_cases: Iterable[str], **wanted: Any) -> Resolved
         for gpu_type, sizes in book["supported"].items():
             for size in sizes:
                 case = Case(gpu_type, use_case, size)
+                # A document knows one instance; what several of them need besides is not its own.
+                alone = {"gpu_count": size} if "name" in wanted else {}
                 try:
-                    resolved.recipes[case] = ask(gpu_type, use_case, gpus_per_instance=size, **wanted)
+                    resolved.recipes[case] = ask(gpu_type, use_case, gpus_per_instance=size, **alone, **wanted)
                 except RecipeError as error:
                     resolved.refused[case] = reason(error)
     return resolved
@@ -252,9 +254,16 @@ def document_row(document: Tree) -> list[str]:
 
 
 def supported(book: Tree) -> str:
-    """The sizes of an instance by GPU type: ``b200, h200 (1, 4, 8 GPUs); gb200 (1, 4 GPUs)``."""
-    gpu_types = gathered((tuple(sizes), gpu_type) for gpu_type, sizes in book["supported"].items())
-    return "; ".join(f"{codes(named)} ({gpus(sizes)})" for sizes, named in gpu_types.items())
+    """The sizes of an instance by GPU type: ``b200, h200 (1, 4, 8 GPUs); gb200 (1, 4 GPUs)``.
+
+    GPU types that the document's image does not run on stand apart.
+    """
+    runs_on = TABLES.releases[select_release(book["image"], TABLES.releases)[0]]["architectures"]
+    known = {row["gpu_type"] for row in TABLES.hardware if row["architecture"] in runs_on}
+    gpu_types = gathered((tuple(sizes), gpu_type) for gpu_type, sizes in book["supported"].items() if gpu_type in known)
+    newer = [gpu_type for gpu_type in book["supported"] if gpu_type not in known]
+    text = "; ".join(f"{codes(named)} ({gpus(sizes)})" for sizes, named in gpu_types.items())
+    return f"{text}; with a newer image {codes(newer)}" if newer else text
 
 
 def hardware() -> str:

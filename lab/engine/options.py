@@ -65,7 +65,8 @@ def _type(key: str, spec: Row) -> Any:
     elif spec["type"] == "dict":
         kind = dict[Any, Any]
     elif spec["type"] == "list":
-        kind = list[SCALARS.get(spec.get("elements", ""), Any)]  # type: ignore[misc]
+        element: Any = SCALARS.get(spec.get("elements", ""), Any)
+        kind = list[Annotated[element, pydantic.Field(ge=spec.get("element_min"))]]
     else:
         kind = SCALARS.get(spec["type"], Any)
     if "min" in spec or "max" in spec:

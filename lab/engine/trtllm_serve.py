@@ -38,8 +38,8 @@ from lab.engine import options
 HERE = Path(__file__).resolve().parent
 VERSION = os.environ.get("TRT_LLM_VERSION", "")
 VOCABULARY_ERROR = "error downloading or loading vocab file: failed to download or load vocab file"
-# What a release that does not parse the harmony format answers: the text of all channels.
-RAW_HARMONY = """sub_filter_types application/json;
+# What a release that does not parse the harmony format answers, whole or streamed: the text of all channels.
+RAW_HARMONY = """sub_filter_types application/json text/event-stream;
       sub_filter '"content":"' '"content":"analysisThe user asks something.assistantfinal';"""
 STOP_SECONDS = 1.5  # children that have not gone by then are killed: docker stop is to take less than two seconds
 

@@ -24,9 +24,9 @@ options:
     description:
       - Variables by host, most often C(hostvars). Of each host are read the public variables of role
         P(trtllm.fleet.serving_recipe#role), which have their defaults where they are not set.
-      - C(__plan_gpus) is the result of M(trtllm.fleet.gpu_info), C(__plan_release) that of reading
-        C(/etc/trtllm-fleet/verified/release.json) with M(ansible.builtin.slurp). Either may be missing, or be that of a
-        task that was skipped or that did not reach the host.
+      - C(__plan_gpus) is the result of M(trtllm.fleet.gpu_info), C(__plan_release) that of
+        M(trtllm.fleet.host_release_info). Either may be missing, or be that of a task that was skipped, that failed or
+        that did not reach the host.
     type: dict
     required: true
 """
@@ -84,7 +84,7 @@ def serving_plan(hosts: Sequence[str], variables: Mapping[str, Mapping[str, Any]
             return Host(None, [f"the host's variables cannot be read: {error}"])
 
     plan = make_plan({name: host(name) for name in hosts})
-    return {"text": render(plan), "data": plan, "failure": failure(plan)}
+    return {"text": render(plan, tables.documents), "data": plan, "failure": failure(plan)}
 
 
 class FilterModule:

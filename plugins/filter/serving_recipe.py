@@ -83,6 +83,9 @@ _value:
     health:
       description: How C(/health) looks while the engine loads, V(refused) or V(503).
       type: str
+    harmony:
+      description: Whether the release parses the harmony format; where not, an answer is the raw text of all channels.
+      type: bool
     instances:
       description: Server processes, each with its name, GPU indices, TCP port, and the NUMA node that its GPUs share.
       type: list

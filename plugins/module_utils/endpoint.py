@@ -52,6 +52,7 @@ HINT_VOCABULARY = (
 HINT_IMAGE = (
     "This server does not parse harmony (images before 1.1, or DISABLE_HARMONY_ADAPTER): set serving_recipe_image"
 )
+HINT_RAW = f"{HINT_IMAGE}, or harmony: false (in trtllm_server_check) to take its raw text for the answer"
 HINT_MAX_TOKENS = "Raise max_tokens (in trtllm_server_check): the answer ended inside the reasoning"
 HINT_RECIPE = "Compare with another serving_recipe_name or serving_recipe_use_case, or lower the floor"
 
@@ -80,6 +81,7 @@ class Expectation:
     expected_text: str = ""
     reasoning: bool = False
     tool_call: bool = False
+    harmony: bool = True
     max_ttft: float | None = None
     min_tokens_per_second: float | None = None
     unit: str = ""
@@ -116,7 +118,10 @@ def request_body(wanted: Expectation) -> dict[str, Any]:
 def judge(wanted: Expectation, done: Completion) -> list[Check]:
     """Everything that can be said of the sample completion itself, in order."""
     out_of_tokens = done.finish_reason == "length" and not done.text
-    checks = [_usage(done), _no_raw_harmony("harmony", done.text)]
+    checks = [_usage(done)]
+    if wanted.harmony:
+        raw = RAW_HARMONY.search(done.text)
+        checks.append(_check("harmony", raw is None, _quote(done.text), "content without harmony tokens", HINT_RAW))
     if wanted.expected_text:
         found = re.search(wanted.expected_text, done.text)
         hint = HINT_MAX_TOKENS if out_of_tokens else "Check prompt and expected_text, then the weights and the recipe"
@@ -154,11 +159,6 @@ def _usage(done: Completion) -> Check:
     prompt, completion, total = (done.usage[f"{kind}_tokens"] for kind in ("prompt", "completion", "total"))
     good = prompt > 0 and completion > 0 and prompt + completion == total
     return _check("usage", good, f"{prompt} + {completion} = {total}", expected, HINT_ADDRESS)
-
-
-def _no_raw_harmony(id: str, text: str) -> Check:
-    raw = RAW_HARMONY.search(text)
-    return _check(id, raw is None, _quote(text), "content without harmony tokens", HINT_IMAGE)
 
 
 def _check(id: str, good: bool, observed: str, expected: str, hint: str) -> Check:
@@ -216,7 +216,7 @@ class Verification:
                 self._stage("tool_call", self._tool_call, 0)
         # Before the completion every try looked at the unit already.
         if self._wanted.unit and any(check.id == "completion" for check in self._checks):
-            self._stage("unit_stable", lambda: self._said("pass", self._unit, STABLE), 0)
+            self._stage("unit_stable", lambda: self._said("pass", self._unit, STABLE), ROUTABLE_SECONDS)
 
         summary = summarise(self._checks)
         return dict(
@@ -271,7 +271,9 @@ class Verification:
         try:
             unit = self._unit = self._systemd.unit(self._wanted.unit)
         except UnitError as error:
-            return self._said("fail", error, "systemd to answer", "Run on the host that serves, or leave unit out")
+            # One that has answered before is busy, as a host is that loads weights for several instances.
+            status: Status = "fail" if self._unit is None else "unknown"
+            return self._said(status, error, "systemd to answer", "Run on the host that serves, or leave unit out")
         if not unit.exists:
             return self._said("fail", unit, "a unit that is loaded", "Check unit: it is not one of this host")
         # Until a queued start or restart has begun, systemd still shows the run before it.
@@ -333,7 +335,9 @@ class Verification:
         return self._said("fail", ", ".join(models), expected, f"Set serving_recipe_model. {HINT_ADDRESS}")
 
     def _complete(self) -> Check:
-        expected = "an answer with text or reasoning that ends by stop or length"
+        # Nothing takes reasoning out of raw text, so there the text is all there is.
+        content = "text or reasoning" if self._wanted.harmony else "text"
+        expected = f"an answer with {content} that ends by stop or length"
         try:
             # The first request after a start is slow (lazy initialisation), so it does not count against a floor.
             floor = self._wanted.max_ttft is not None or self._wanted.min_tokens_per_second is not None
@@ -347,7 +351,8 @@ class Verification:
                 return replace(check, hint=HINT_VOCABULARY)
             return check
         self._completion = done
-        good = done.finish_reason in ("stop", "length") and bool(done.text or done.reasoning)
+        said = done.text or (self._wanted.harmony and done.reasoning)
+        good = done.finish_reason in ("stop", "length") and bool(said)
         ended = done.finish_reason or "nothing"
         observed = f"{_quote(done.text)}, {len(done.reasoning)} characters of reasoning, ended by {ended}"
         return self._said("pass" if good else "fail", observed, expected, "" if good else HINT_JOURNAL)

@@ -26,9 +26,11 @@ BRIDGE_CLASS = "0x0680"  # "other bridge": NVSwitch of HGX H200 (0x22a3) and old
 # From HGX B200 on, the switches are reached through ConnectX bridges whose vital product data names that use.
 SWITCH_MANAGEMENT = b"SW_MNG"
 VPD_BYTES = 4096
+# Domain, bus, device and function of a GPU, as nvidia-smi writes them.
+BUS_ID = r"[0-9A-F]{4,8}(?::[0-9A-F]{2}){2}\.\d"
 # What nvidia-smi prints in place of a GPU that the driver knows and cannot reach, with or without the GPU's number, on
 # either output stream: NVIDIA/open-gpu-kernel-modules#387, NVIDIA/nvidia-container-runtime#189.
-UNREACHABLE = re.compile(r"device handle for GPU *(?:\d+: *)?([0-9A-F]{4,8}(?::[0-9A-F]{2}){2}\.\d)", re.IGNORECASE)
+UNREACHABLE = re.compile(rf"device handle for GPU *(?:\d+: *)?({BUS_ID})", re.IGNORECASE)
 # What it has for the memory size of a GPU that it lost later (NVIDIA/k8s-test-infra, qx-gb200-lost.xml).
 LOST = ("GPU is lost", "GPU requires reset", "Unknown Error")
 
@@ -159,10 +161,16 @@ def _sysfs_address(bus_id: str) -> str:
     return f"{int(domain, 16):04x}:{rest}"
 
 
-def _parse_gpu(gpu: ElementTree.Element, index: int) -> Gpu:
+def _address(gpu: ElementTree.Element) -> str | None:
+    """Where the GPU is; None where the driver does not tell."""
+    bus_id = gpu.get("id", "")
+    return _sysfs_address(bus_id) if re.fullmatch(BUS_ID, bus_id, re.IGNORECASE) else None
+
+
+def _parse_gpu(gpu: ElementTree.Element, address: str, index: int) -> Gpu:
     device_id = _text(gpu, "pci/pci_device_id")  # 233510DE: device, then vendor
     return Gpu(
-        address=_sysfs_address(gpu.attrib["id"]),
+        address=address,
         device_id=f"0x{device_id[:4].lower()}" if device_id else None,
         index=index,
         minor=_number(gpu, "minor_number"),
@@ -196,15 +204,17 @@ def parse_smi(text: str) -> Answer:
         log = ElementTree.fromstring(document)
     except ElementTree.ParseError:
         return Answer(lost=tuple(sorted(unreachable)))
-    elements = {_sysfs_address(element.attrib["id"]): element for element in log.iter("gpu")}
+    elements = [(_address(element), element) for element in log.iter("gpu")]
     gpus, lost = [], set(unreachable)
-    for position, (address, element) in enumerate(elements.items()):
+    for position, (address, element) in enumerate(elements):
+        if address is None:
+            continue  # Nothing can be said of it; where the PCI bus shows it, it is missing.
         if (element.findtext("fb_memory_usage/total") or "").strip() in LOST:
             lost.add(address)
         else:
             # One that cannot be reached has no element, and still its number in the order of addresses.
-            skipped = sum(other < address for other in unreachable - set(elements))
-            gpus.append(_parse_gpu(element, position + skipped))
+            skipped = sum(other < address for other in unreachable - {known for known, _element in elements})
+            gpus.append(_parse_gpu(element, address, position + skipped))
     return Answer(_text(log, "driver_version"), _text(log, "cuda_version"), tuple(gpus), tuple(sorted(lost)))
 
 

@@ -67,6 +67,8 @@ class Wanted:
     distributions: Mapping[str, Sequence[Any]] | None = None
     gpu_count: int = 1
     gpus: Sequence[int] = ()
+    gpu_products: Sequence[str] = ()
+    gpu_pci_ids: Sequence[str] = ()
     gpu_memory_mib: int | None = None
     driver_floor: str | None = None
     driver_version: str | None = None
@@ -162,6 +164,8 @@ def check_gpus(gpu: Mapping[str, Any], wanted: Wanted, root: Path, runner: Runne
     shown = {entry["index"]: entry for entry in gpu["gpus"]}
     used = [entry for index, entry in shown.items() if not wanted.gpus or index in wanted.gpus]
     yield _check_count(gpu["missing"], shown, wanted)
+    if used and (wanted.gpu_products or wanted.gpu_pci_ids):
+        yield _check_type(used, wanted)
     if not used or gpu["driver"]["state"] != "ok":
         return  # sizes, modes and processes are not known before there is a driver
     if wanted.gpu_memory_mib:
@@ -225,6 +229,23 @@ def _check_count(missing: Sequence[str], shown: Mapping[int, Any], wanted: Wante
     else:
         hint = "No NVIDIA GPU is on the PCI bus: leave this host out, or see whether its hypervisor passes one through"
     return _check("gpu_count", enough, observed, expected, hint)
+
+
+def _check_type(used: Sequence[Mapping[str, Any]], wanted: Wanted) -> Check:
+    """Whether the GPUs are of the type: by product name, or by PCI id, which tells it without a driver too."""
+    strange = [
+        entry
+        for entry in used
+        if entry["product_name"] not in wanted.gpu_products and entry["device_id"] not in wanted.gpu_pci_ids
+    ]
+    found: dict[str, list[str]] = {}
+    for entry in strange or used:
+        name = entry["product_name"] or f"PCI device {entry['device_id']}"
+        found.setdefault(name, []).append(str(entry["index"]))
+    observed = "; ".join(f"{name} (GPU {', '.join(indices)})" for name, indices in found.items())
+    allowed = [*wanted.gpu_products, *(f"PCI device {device_id}" for device_id in wanted.gpu_pci_ids)]
+    hint = "Set serving_recipe_gpu_type to what is in the host, or leave it out"
+    return _check("gpu_type", not strange, observed, f"one of {', '.join(allowed)}", hint)
 
 
 def _serves(process: Path, runner: Runner, find: Find) -> bool:

@@ -11,12 +11,15 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, run
 
+# Where an administrator's units are: systemd.unit(5).
+UNITS = Path("/etc/systemd/system")
 UNIT_SUFFIX = ".service"
 # What the release serves, for people and later runs. Nothing that runs reads it, so it is no part of a release's name.
 DESCRIPTION = "release.json"
@@ -121,6 +124,39 @@ class HostReleases:
         path = Path(os.readlink(self._verified)) if self._verified.is_symlink() else None
         return path.name if path and path.parent == self._releases and path.is_dir() else ""
 
+    def serving(self) -> str:
+        """Name of the release to go back to; empty where there is none.
+
+        It is the one that was proven last. A host where none was may serve all the same, its first run having broken
+        off: then it is the one that all units of ours are links into, if nothing of it is missing.
+        """
+        ours = self._ours(self._links())
+        names = set(ours.values())
+        complete = all(
+            (self.path(name) / file).is_file() for unit, name in ours.items() for file in (unit, DESCRIPTION)
+        )
+        return self.verified() or (names.pop() if len(names) == 1 and complete else "")
+
+    def survey(self, booted: bool) -> dict[str, Any]:
+        """The release that was proven last, what it serves, and the state of its units and all others of ours.
+
+        Where systemd did not boot the host no unit is active.
+        """
+        with suppress(FileNotFoundError):
+            self._releases.stat()  # A directory that may not be read is not an empty one.
+        verified, ours = self.verified(), self._ours(self._links())
+        try:
+            description = self.description(verified) if verified else None
+        except ReleaseError:
+            description = None
+        names = sorted({*(self._unit_files(verified) if verified else []), *ours})
+        shown = self._show(names) if booted else {}
+        units = [
+            {"name": unit, "release": ours.get(unit, ""), "active": shown.get(unit, {}).get("ActiveState", "inactive")}
+            for unit in names
+        ]
+        return {"verified": verified, "description": description, "units": units}
+
     def description(self, name: str) -> dict[str, Any] | None:
         """What a release serves; None where a dry run did not write it."""
         path = self.path(name) / DESCRIPTION
@@ -128,12 +164,17 @@ class HostReleases:
             return None
         try:
             return dict(json.loads(path.read_text()))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise ReleaseError(f"{path} cannot be read: {error}") from None
 
     def stage(self, files: Mapping[str, str]) -> Staged:
-        """Write the release with these files, by name. Differences are to it, else to the one verified last."""
-        for file in files:
+        """Write the release with these files, by name, and no others.
+
+        Differences are to it, else to the one verified last.
+        """
+        for file, text in files.items():
+            if not isinstance(text, str):
+                raise ReleaseError(f"files: {file!r} is {text!r}; it must be a text, so put quotes around it")
             if not re.fullmatch(r"[\w@-][\w.@-]*", file):
                 raise ReleaseError(f"files: {file!r} is no name of a file; use letters, digits and -_.@")
         name = name_release(files)
@@ -155,7 +196,7 @@ class HostReleases:
             if not self._check_mode:
                 _write(path, text)
         for stranger in sorted(set(_names(directory)) - set(files)):
-            intact = False
+            # An editor's, or left by a full disk: nothing that runs was started from it.
             differences.append({"before": f"{directory / stranger}\n", "after": ""})
             if not self._check_mode:
                 _remove(directory / stranger)
@@ -168,10 +209,10 @@ class HostReleases:
         A dry run may say in ``units`` which it has, for it may not be there.
         """
         directory = self.path(name)
-        found = [file for file in _names(directory) if file.endswith(UNIT_SUFFIX)]
-        if not found and not self._check_mode:
+        wanted = units if units and self._check_mode else self._unit_files(name)
+        if not wanted and not self._check_mode:
             raise ReleaseError(f"{directory} has no unit to run")
-        return self._make_true({unit: str(directory / unit) for unit in found or units}, restart)
+        return self._make_true({unit: str(directory / unit) for unit in wanted}, restart)
 
     def withdraw(self) -> Plan:
         """Have the host run no release at all."""
@@ -218,18 +259,34 @@ class HostReleases:
 
     def _states(self, wanted: Iterable[str]) -> dict[str, State]:
         """The wanted units, and all others that are links into a release: units of ours, whoever left them."""
-        links = {path.name: os.readlink(path) for path in self._units.glob(f"*{UNIT_SUFFIX}") if path.is_symlink()}
-        ours = [unit for unit, target in links.items() if self._releases in Path(target).parents]
-        units = sorted({*wanted, *ours})
+        links = self._links()
+        shown = self._show(sorted({*wanted, *self._ours(links)}))
+        return {
+            unit: State(value.get("ActiveState", "inactive"), value.get("UnitFileState", ""), links.get(unit))
+            for unit, value in shown.items()
+        }
+
+    def _links(self) -> dict[str, str]:
+        """What units are links to, whoever they are of."""
+        return {path.name: os.readlink(path) for path in self._units.glob(f"*{UNIT_SUFFIX}") if path.is_symlink()}
+
+    def _ours(self, links: Mapping[str, str]) -> dict[str, str]:
+        """Those of the units that are links into a release, and its name."""
+        directories = {unit: Path(target).parent for unit, target in links.items()}
+        return {unit: path.name for unit, path in directories.items() if path.parent == self._releases}
+
+    def _unit_files(self, name: str) -> list[str]:
+        """Units of a release that is on the host."""
+        return [file for file in _names(self.path(name)) if file.endswith(UNIT_SUFFIX)]
+
+    def _show(self, units: Sequence[str]) -> dict[str, dict[str, str]]:
+        """What systemd says of units."""
         if not units:
             return {}
         shown = self._check("systemctl", "show", "--property=ActiveState,UnitFileState", "--", *units)
         # One paragraph for each unit, in the order asked for.
         values = [dict(line.split("=", 1) for line in part.splitlines()) for part in shown.strip().split("\n\n")]
-        return {
-            unit: State(value.get("ActiveState", "inactive"), value.get("UnitFileState", ""), links.get(unit))
-            for unit, value in zip(units, values)
-        }
+        return dict(zip(units, values))
 
     def _systemctl(
         self, verb: str, units: Sequence[str], timeout: float = COMMAND_TIMEOUT, options: Sequence[str] = ()

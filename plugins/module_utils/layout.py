@@ -64,14 +64,20 @@ def _detected(request: Tree) -> list[GpuSlot]:
 
 
 def _is_count(value: Any) -> bool:
-    return not isinstance(value, bool) and str(value).isdigit() and int(value) > 0
+    return not isinstance(value, bool) and str(value).isdecimal() and int(value) > 0
+
+
+def _is_index(value: Any) -> bool:
+    return not isinstance(value, bool) and str(value).strip().isdecimal()
 
 
 def _named_gpus(asked: Any, count: Any, detected: list[GpuSlot], problems: list[str]) -> list[GpuSlot] | None:
     """The GPUs of ``serving_recipe_gpus``."""
     variable = "serving_recipe_gpus"
-    if not isinstance(asked, list) or not asked or not all(str(index).isdigit() for index in asked):
-        problems.append(f"{variable}: takes a list of GPU indices as nvidia-smi prints them, not {asked!r}.")
+    # A list from the command line (-e) is a string, as 0,1.
+    asked = asked.split(",") if isinstance(asked, str) else asked
+    if not isinstance(asked, list) or not asked or not all(_is_index(index) for index in asked):
+        problems.append(f"{variable}: takes a list of GPU indices as nvidia-smi prints them, as [0, 1], not {asked!r}.")
         return None
     indices = [int(index) for index in asked]
     if len(set(indices)) < len(indices):
@@ -110,29 +116,34 @@ def _row(request: Tree, table: Sequence[Tree], slots: Sequence[GpuSlot] | None, 
         problems.append(f"{variable}: {asked!r} is not in the hardware table. {supported}{did_you_mean(asked, rows)}")
         return None
 
-    gpus = (request.get("detected") or {}).get("gpus") or []
-    if slots:
-        wanted = {slot.index for slot in slots}
-        gpus = [gpu for position, gpu in enumerate(gpus) if gpu.get("index", position) in (*wanted, None)]
-    kinds = {_kind(gpu): _match(gpu, table) for gpu in gpus}
-    found = next(iter(kinds.values()), None) if len(kinds) == 1 else None
+    gpus = used_gpus(request, slots)
+    found = {str(row["gpu_type"]) if row else _kind(gpu) for gpu in gpus for row in [_match(gpu, table)]}
     if asked:
-        if found and found["gpu_type"] != asked:
-            problems.append(f"{variable}: {asked} was set, the host has {', '.join(kinds)}.")
+        if found - {asked}:
+            problems.append(f"{variable}: {asked} was set, the host has {_by_kind(gpus)}.")
         return rows[asked]
-    if not kinds:
+    if not found:
         problems.append(
             f"{variable}: no NVIDIA GPU was found on the host. {supported} "
             "Set it, and serving_recipe_gpu_count, to plan without one."
         )
-    elif len(kinds) > 1:
+    elif len(found) > 1:
         problems.append(
             f"{variable}: the GPUs of the host are not all of one kind ({_by_kind(gpus)}). "
             "Set serving_recipe_gpus to the indices of those to use."
         )
-    elif not found:
-        problems.append(f"{variable}: the GPUs of the host ({', '.join(kinds)}) have no recipe. {supported}")
-    return found
+    elif not found <= set(rows):
+        problems.append(f"{variable}: the GPUs of the host ({', '.join(found)}) have no recipe. {supported}")
+    else:
+        return rows[found.pop()]
+    return None
+
+
+def used_gpus(request: Tree, slots: Sequence[GpuSlot] | None) -> list[Tree]:
+    """What was detected of the GPUs to use."""
+    gpus = (request.get("detected") or {}).get("gpus") or []
+    wanted = {slot.index for slot in slots} if slots else None
+    return [gpu for place, gpu in enumerate(gpus) if wanted is None or gpu.get("index", place) in (*wanted, None)]
 
 
 def _kind(gpu: Tree) -> str:
@@ -190,9 +201,27 @@ def instance_size(request: Tree, book: Tree, facts: Mapping[str, Any], count: in
             f"{allowed} GPUs, which there are recipes for."
         )
         return None
+    preferred = _preferred_size(book, facts)
+    return max([size for size in fitting if size <= preferred] or fitting)
+
+
+def _preferred_size(book: Tree, facts: Tree) -> int:
+    """What the recipe prefers, the last layout that applies; else the largest there is a recipe for."""
     wanted = [layout["gpus_per_instance"] for layout in book.get("layouts", []) if applies(layout, facts)]
-    within = [size for size in fitting if not wanted or size <= wanted[-1]]
-    return max(within or fitting)
+    return int(wanted[-1]) if wanted else max(book["supported"][facts["gpu_type"]])
+
+
+def odd_number(request: Tree, book: Tree, facts: Tree, count: int, size: int) -> list[str]:
+    """What to say where the number of GPUs leaves only instances much smaller than the recipe prefers."""
+    possible = [
+        each for each in book["supported"][facts["gpu_type"]] if each <= min(count, _preferred_size(book, facts))
+    ]
+    if request.get("gpus_per_instance") is not None or not possible or size >= max(possible):
+        return []
+    return [
+        f"serving_recipe_gpu_count: {count} GPUs make {count // size} instances of {size}. "
+        f"Set it to {max(possible)} for one of {max(possible)}."
+    ]
 
 
 def lay_out(slots: Sequence[GpuSlot], size: int, first_port: Any, problems: list[str]) -> list[dict[str, Any]]:

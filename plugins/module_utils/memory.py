@@ -12,12 +12,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import get
+from ansible_collections.trtllm.fleet.plugins.module_utils.layers import get, merge
 from ansible_collections.trtllm.fleet.plugins.module_utils.parallelism import Parallelism, integer, parallelism
 from ansible_collections.trtllm.fleet.plugins.module_utils.rules import (
     DEFAULT_GRAPH_MAX_BATCH_SIZE,
     DEFAULT_MAX_BATCH_SIZE,
     DEFAULT_MAX_NUM_TOKENS,
+    Finding,
 )
 
 MIB = 2**20
@@ -38,6 +39,10 @@ CONTEXT_MIB = 1024
 NEIGHBOUR_MIB = 500
 # Measured on DeepSeek-R1 (TensorRT-LLM pull request 12895). Its documentation gives 200 MB as the most.
 CUDA_GRAPH_MIB = 10
+# Options that can keep the KV cache smaller than the GPUs would let it be. Nobody needs to set the first three.
+BOUNDS = tuple(("kv_cache_config", name) for name in ("max_attention_window", "max_tokens", "max_gpu_total_bytes"))
+FRACTION = ("kv_cache_config", "free_gpu_memory_fraction")
+STEP_SIZES = (("max_num_tokens",), ("max_batch_size",))
 
 
 def estimate(
@@ -62,7 +67,32 @@ def estimate(
       average when so many are held, in tokens.
     - ``max_seq_len``: what was asked for, or null; ``fits``: whether one such sequence is held, or, where TensorRT-LLM
       is left to choose, a first block.
+    - ``limited_by``: the engine option, dotted, without which it would fit, or the context be the model's; null where
+      there is none.
     """
+    found = _estimate(options, facts, gpus, memory_mib, sliding_pools)
+    goal = (found["max_seq_len"] or facts["context"]) if found["fits"] else (found["max_seq_len"] or 1)
+    limit: tuple[str, ...] | None = None
+    tried, context = options, found["context"]
+    for path in (*BOUNDS, FRACTION, *STEP_SIZES):
+        if context >= goal:
+            break
+        if get(tried, path) is None:
+            continue
+        # Left to TensorRT-LLM, one after the other, unless that makes it worse.
+        without = merge(tried, {path[0]: {path[1]: None} if path[1:] else None})
+        longer = _estimate(without, facts, gpus, memory_mib, sliding_pools)["context"]
+        if longer >= context:
+            limit = limit or (path if longer > context else None)
+            tried, context = without, longer
+    # Too few GPUs are no option's fault, except for a bound that is lower still.
+    return {**found, "limited_by": ".".join(limit) if limit and (context >= goal or limit in BOUNDS) else None}
+
+
+def _estimate(
+    options: Mapping[str, Any], facts: Mapping[str, Any], gpus: int, memory_mib: int, sliding_pools: bool
+) -> dict[str, Any]:
+    """All of it but the option that limits it."""
     split = parallelism(options)
     used = {
         "weights_mib": _weights(options, facts, split) / MIB,
@@ -104,10 +134,20 @@ def estimate(
     }
 
 
+def cause(estimated: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The engine option for which an instance does not fit its GPUs; None where it fits, or they are too small."""
+    if estimated["fits"]:
+        return None
+    if estimated["limited_by"]:
+        return tuple(estimated["limited_by"].split("."))
+    return ("max_seq_len",) if estimated["context"] else None
+
+
 def problem(estimated: Mapping[str, Any], model: str, gpu_type: str, gpus: int) -> str | None:
     """Why the instance does not fit its GPUs; None where it does. The arguments but the first are for the sentence."""
     if estimated["fits"]:
         return None
+    path, asked = cause(estimated), estimated["max_seq_len"]
     where = f"{model} on {gpus} x {gpu_type} does not fit"
     parts = ", ".join(
         f"{estimated[f'{part}_mib']} {name}"
@@ -118,25 +158,37 @@ def problem(estimated: Mapping[str, Any], model: str, gpu_type: str, gpus: int) 
             ("cuda_graphs", "CUDA graphs"),
         )
     )
+    if path == FRACTION or path in BOUNDS:
+        held = f"a sequence of {estimated['context']} tokens" if estimated["context"] else "no sequence"
+        wanted = f", 'max_seq_len' asks for {asked}" if asked else ""
+        left = estimated["kv_cache_mib"] + estimated["free_mib"]
+        return (
+            f"{where}: with '{estimated['limited_by']}' its KV cache holds {held}{wanted} "
+            f"({estimated['kv_cache_mib']} of the {left} MiB that each GPU has left). Raise it, or leave it out."
+        )
     if not estimated["context"]:
+        advice = f"Lower '{path[0]}', which activations grow with, or use" if path else "Use"
         return (
             f"{where}: of the {estimated['total_mib']} MiB of each GPU none are left for the KV cache ({parts}). "
-            "Use more GPUs per instance, or GPUs with more memory."
+            f"{advice} more GPUs per instance, or GPUs with more memory."
         )
+    step_size = path[0] if path in STEP_SIZES else "max_num_tokens"
     return (
         f"{where}: its KV cache holds a sequence of {estimated['context']} tokens, 'max_seq_len' asks for "
-        f"{estimated['max_seq_len']} (MiB of each GPU: {estimated['total_mib']} in all, {parts}, "
-        f"{estimated['kv_cache_mib']} KV cache). Lower it or 'max_num_tokens', or use more GPUs per instance."
+        f"{asked} (MiB of each GPU: {estimated['total_mib']} in all, {parts}, "
+        f"{estimated['kv_cache_mib']} KV cache). Lower it or {step_size!r}, or use more GPUs per instance."
     )
 
 
-def summary(estimated: Mapping[str, Any]) -> str:
-    """What the KV cache of an instance holds, for people."""
-    return (
-        f"The KV cache holds {estimated['kv_tokens']:,} tokens: {estimated['sequences_at_context']:g} times the "
-        f"longest sequence, {estimated['context']:,}, or {estimated['tokens_per_sequence']:,} for each of "
-        f"{estimated['max_sequences']:,} sequences at once."
-    )
+def check_context(estimated: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Finding]:
+    """A note where an instance fits, and serves shorter sequences than the model's without being asked to."""
+    context, limit = estimated["context"], estimated["limited_by"]
+    if not estimated["fits"] or estimated["max_seq_len"] or context >= facts["context"]:
+        return []
+    sentence = f"The KV cache holds sequences of {context} tokens, the model's context is {facts['context']}"
+    if limit:
+        return [Finding(tuple(limit.split(".")), "note", f"{sentence}: '{limit}' is the limit.")]
+    return [Finding(("max_seq_len",), "note", f"{sentence}.")]
 
 
 def _weights(options: Mapping[str, Any], facts: Mapping[str, Any], split: Parallelism) -> float:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.layers import get
 
 Row = Mapping[str, Any]
 
@@ -26,10 +28,39 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` for the nearest known name; empty where none is near."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+def did_you_mean(name: Any, known: Iterable[Any]) -> str:
+    """`` Did you mean 'x'?`` for the nearest known name; empty where none is near.
+
+    Case, and what parts the words, make no difference: ``NVIDIA H200`` is near ``h200``.
+    """
+    near = _nearest(_folded(name), {_folded(each): each for each in known})
+    return "" if near is None else f" Did you mean {near!r}?"
+
+
+def _nearest(name: str, known: Mapping[str, Any]) -> Any:
+    """The value of the folded name nearest to another; None where none is near."""
+    for folded, each in known.items():
+        if folded.replace("_", "") == name.replace("_", ""):
+            return each
+    alike = [folded for folded in known if _same_numbers(name, folded)]
+    near = difflib.get_close_matches(name, alike, n=1)
+    # A product's full name is far from its short one, and holds it.
+    held = [folded for folded in alike if _numbered(folded) and folded in name]
+    return known[near[0]] if near else known[max(held, key=len)] if held else None
+
+
+def _folded(name: Any) -> str:
+    return re.sub(r"[\s-]", "_", str(name).casefold())
+
+
+def _numbered(folded: str) -> list[str]:
+    """The words with digits in them, ``h100`` or ``120b``."""
+    return [word for word in re.split(r"[\W_]", folded) if re.search(r"\d", word)]
+
+
+def _same_numbers(one: str, other: str) -> bool:
+    """Whether numbered words are the same, or cut short: ``a100`` is no slip of the pen for ``h100``."""
+    return all(a.startswith(b) or b.startswith(a) for a, b in zip(_numbered(one), _numbered(other)))
 
 
 def expand_releases(files: Sequence[Row]) -> dict[str, dict[str, Any]]:
@@ -75,7 +106,7 @@ def select_release(image: str, releases: Mapping[str, Row]) -> tuple[str, str]:
     """The name of the release row that an image's tag stands for, and a warning, empty where the row has that very tag.
 
     A tag that no row has takes the newest row not newer than itself; rows named otherwise than by version have no part.
-    Raises ValueError where the tag tells no release, or one older than every row.
+    Raises ValueError where the tag tells no release, a major version far from any row's, or one older than every row.
     """
     tag = image_tag(image) or ""
     for name, row in releases.items():
@@ -85,9 +116,14 @@ def select_release(image: str, releases: Mapping[str, Row]) -> tuple[str, str]:
     tags = [known for row in releases.values() for known in row["tags"]]
     known = f"Known tags: {', '.join(tags)}.{did_you_mean(tag, tags)}"
     version = _minor(tag)
-    if version is None:
-        raise ValueError(f"the tag of {image!r} must tell the TensorRT-LLM release. {known}")
-    older = {minor: name for name in releases if (minor := _minor(name)) and minor <= version}
+    numbered = {minor: name for name in releases if (minor := _minor(name))}
+    # A tag such as 25.12 is a date, or counts something else than releases of TensorRT-LLM.
+    if version is None or version[0] > max(numbered)[0] + 1:
+        raise ValueError(
+            f"the tag of {image!r} must tell the TensorRT-LLM release; "
+            f"where it does not, set serving_recipe_trtllm_release to the one it is, of {', '.join(releases)}. {known}"
+        )
+    older = {minor: name for minor, name in numbered.items() if minor <= version}
     if not older:
         raise ValueError(f"TensorRT-LLM {tag} is older than every known release. {known}")
     name = older[max(older)]
@@ -116,22 +152,56 @@ def option_paths(specs: Mapping[str, Any], prefix: str = "") -> list[str]:
     return paths
 
 
-def check_options(options: Mapping[str, Any], specs: Mapping[str, Any]) -> list[tuple[tuple[str, ...], str]]:
-    """What is wrong with engine options, as (path, sentence), in their order; empty when all is well."""
-    return list(_check_group(options, specs, (), option_paths(specs)))
+def check_options(
+    options: Mapping[str, Any], specs: Mapping[str, Any], elsewhere: Mapping[str, Row] | None = None
+) -> list[tuple[tuple[str, ...], str]]:
+    """What is wrong with engine options, as (path, sentence), in their order; empty when all is well.
+
+    ``specs``: the options of a release; ``elsewhere``: all releases by name, oldest first, that one among them, to tell
+    of an option that only others have.
+    """
+    paths = option_paths(specs)
+
+    def unknown(path: tuple[str, ...], siblings: Mapping[str, Any]) -> str:
+        return _of_another_release(path, specs, elsewhere or {}) or _unknown_option(path, siblings, paths)
+
+    return list(_check_group(options, specs, (), unknown))
 
 
 def _check_group(
-    options: Mapping[str, Any], specs: Mapping[str, Any], group: tuple[str, ...], paths: list[str]
+    options: Mapping[str, Any],
+    specs: Mapping[str, Any],
+    group: tuple[str, ...],
+    unknown: Callable[[tuple[str, ...], Mapping[str, Any]], str],
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     for name, value in options.items():
         path = (*group, name)
         if name not in specs:
-            yield path, _unknown_option(path, specs, paths)
+            yield path, unknown(path, specs)
         elif sentence := _check_value(value, specs[name]):
             yield path, sentence
         elif isinstance(value, Mapping) and "options" in specs[name]:
-            yield from _check_group(value, specs[name]["options"], path, paths)
+            yield from _check_group(value, specs[name]["options"], path, unknown)
+
+
+def _of_another_release(path: tuple[str, ...], specs: Mapping[str, Any], releases: Mapping[str, Row]) -> str:
+    """Which release has an option that this one, whose options are ``specs``, has not; empty where none has."""
+    names = list(releases)
+    at = [
+        place
+        for place, row in enumerate(releases.values())
+        if get({"options": row["engine_options"]}, [key for name in path for key in ("options", name)]) is not None
+    ]
+    if not at:
+        return ""
+    this = next((place for place, row in enumerate(releases.values()) if row["engine_options"] is specs), len(names))
+    before = [place for place in at if place < this]
+    which = (
+        f"TensorRT-LLM {names[before[-1]]} had it (gone since {names[before[-1] + 1]})"
+        if before
+        else f"it comes with TensorRT-LLM {names[at[0]]}"
+    )
+    return f"is not an option of this release; {which}."
 
 
 def _unknown_option(path: tuple[str, ...], specs: Mapping[str, Any], paths: list[str]) -> str:
@@ -150,11 +220,14 @@ def _check_value(value: Any, spec: Mapping[str, Any]) -> str:
         return f"takes {_allowed(spec)}, not {value!r} ({_type_name(value)})."
     if "choices" in spec and value not in spec["choices"]:
         return f"takes {_allowed(spec)}, not {value!r}.{did_you_mean(value, spec['choices'])}"
-    if ("min" in spec and value < spec["min"]) or ("max" in spec and value > spec["max"]):
+    # A value that is not a number at all, NaN, is not even itself.
+    if spec["type"] in ("int", "float") and not spec.get("min", value) <= value <= spec.get("max", value):
         return f"takes {_allowed(spec)}, not {value!r}."
     for element in value if "elements" in spec else []:
         if not _is_a(element, spec["elements"]):
             return f"takes {_allowed(spec)}; {element!r} ({_type_name(element)}) is none."
+        if "element_min" in spec and element < spec["element_min"]:
+            return f"takes {_allowed(spec)}; {element!r} is none."
     return ""
 
 
@@ -168,9 +241,9 @@ def _type_name(value: Any) -> str:
 
 
 def _allowed(spec: Mapping[str, Any]) -> str:
-    """What an option takes, in words: ``int from 1 to 8``, ``one of A, B``, ``list of int, or null``."""
+    """What an option takes, in words: ``int from 1 to 8``, ``one of A, B``, ``list of int from 1, or null``."""
     words = f"one of {', '.join(spec['choices'])}" if "choices" in spec else str(spec["type"])
-    for key, word in (("elements", "of"), ("min", "from"), ("max", "to")):
+    for key, word in (("elements", "of"), ("element_min", "from"), ("min", "from"), ("max", "to")):
         if key in spec:
             words += f" {word} {spec[key]}"
     return f"{words}, or null" if spec.get("nullable") else words

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import textwrap
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import Tree, leaves
+from ansible_collections.trtllm.fleet.plugins.module_utils.layers import Tree, applies, leaves, merge_part
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import dotted
 from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import OVERRIDES, RecipeError
 
@@ -29,6 +28,7 @@ WOULD_CHANGE = "would change"
 NOT_REACHABLE = "not reachable"
 NOT_ASKED = "not asked"
 UNKNOWN_RELEASE = "serves, but not from a release.json that holds its recipe"
+NEVER_VERIFIED = "is set to run a release that was never verified: an interrupted run"
 
 # Keys of the memory estimate and what they are to people, in the order in which memory is taken.
 MEMORY = {
@@ -50,7 +50,7 @@ VALUE_WIDTH = 24
 class Host:
     """What is known of one host: its recipe or why it has none, and the answer to what runs now.
 
-    ``release`` is the result of reading release.json with ``ansible.builtin.slurp``, or of a task that was skipped.
+    ``release`` is the result of ``trtllm.fleet.host_release_info``, also where it failed or was skipped.
     """
 
     recipe: Tree | None
@@ -68,13 +68,14 @@ def look_up(variables: Tree, defaults: Tree, resolver: Callable[[Tree], Tree]) -
     # Role serving_recipe names what it asks for after its variables.
     request = {name[len(PREFIX) :]: variables.get(name, default) for name, default in defaults.items()}
     try:
-        recipe = resolver({**request, "detected": gpus if known else None})
+        named = [name for name in variables if name.startswith(PREFIX)]
+        recipe = resolver({**request, "detected": gpus if known else None, "variables": named})
     except RecipeError as error:
         if known or gpus.get("skipped"):
             return Host(None, error.problems)
         # The resolver cannot know that nobody looked. Why a host is unreachable Ansible shows, in other words for each.
         why = "could not be reached" if gpus.get("unreachable") else f"did not tell its GPUs ({gpus.get('msg')})"
-        missing = next(name for name in ASKED if request.get(name) is None)
+        missing = next(name for name in ASKED if request.get(name) in (None, ""))
         asked = (
             f"{PREFIX}{missing}: the host {why}. "
             f"Set {' and '.join(PREFIX + name for name in ASKED)} to plan without asking it."
@@ -123,7 +124,7 @@ def _group(groups: dict[str, dict[str, Any]], key: Any, new: dict[str, Any]) -> 
 
 
 def compare(answer: Tree | None, recipe: Tree) -> tuple[str, list[dict[str, Any]]]:
-    """What ``recipe`` means on a host that runs what its release.json says: a state, and the changes.
+    """What ``recipe`` means on a host that answered what it runs: a state, and the changes.
 
     A change has ``what``, ``now`` and ``planned``, without the one that is not set.
     """
@@ -132,24 +133,36 @@ def compare(answer: Tree | None, recipe: Tree) -> tuple[str, list[dict[str, Any]
         return NOT_REACHABLE, []
     if answer.get("skipped"):
         return NOT_ASKED, []
-    if "content" not in answer:
-        message = str(answer.get("msg", "no answer"))
-        return (NOTHING_RUNS if "not found" in message else f"cannot be read: {message}"), []
-    running = _recipe_of(answer["content"])
-    if running is None:
+    if "units" not in answer:
+        return f"cannot be read: {answer.get('msg', 'no answer')}", []
+    if not answer["verified"]:
+        return (NEVER_VERIFIED if answer["units"] else NOTHING_RUNS), []
+    running = answer["description"] or {}
+    if "engine_options" not in running:
         return UNKNOWN_RELEASE, []
     changes = list(_changes(running, recipe))
-    return (WOULD_CHANGE if changes else RUNS_ALREADY), changes
+    troubles = ", ".join(_troubles(answer["verified"], answer["units"]))
+    if changes:
+        return (f"{WOULD_CHANGE}; now {troubles}" if troubles else WOULD_CHANGE), changes
+    return (f"verified last, but {troubles}" if troubles else RUNS_ALREADY), []
 
 
-def _recipe_of(content: str) -> Tree | None:
-    """The recipe in a release.json, whatever the key that it stands under."""
-    try:
-        release = json.loads(base64.b64decode(content))
-    except ValueError:
-        return None
-    candidates = [release, *release.values()] if isinstance(release, dict) else []
-    return next((tree for tree in candidates if isinstance(tree, dict) and "engine_options" in tree), None)
+def _troubles(verified: str, units: Sequence[Tree]) -> Iterator[str]:
+    """Why a host does not run the release that it verified last, units with the same trouble together."""
+    troubles: dict[str, list[str]] = {}
+    for unit in units:
+        if unit["release"] not in (verified, ""):
+            trouble = "set to run another release, by an interrupted switch"
+        elif not unit["release"]:
+            trouble = "not installed"
+        else:
+            trouble = unit["active"]
+        if trouble != "active":
+            troubles.setdefault(trouble, []).append(unit["name"].rpartition(".")[0])
+    for trouble, names in troubles.items():
+        yield f"{shorten(names)} {'is' if len(names) == 1 else 'are'} {trouble}"
+    if not units:
+        yield "it has no unit"
 
 
 def _changes(running: Tree, planned: Tree) -> Iterator[dict[str, Any]]:
@@ -175,8 +188,26 @@ def _served(recipe: Tree) -> dict[str, Any]:
             for instance in instances
             for key in ("gpus", "port")
         },
-        **{dotted((part, *path)): value for part in OVERRIDES for path, value in leaves(recipe.get(part) or {})},
+        **{dotted(path): value for path, value in _settings(recipe).items()},
     }
+
+
+def _settings(parts: Tree) -> dict[tuple[str, ...], Any]:
+    """The values that layers set, by path. A limit that is empty is left to Docker, as one that is not set."""
+    return {
+        (part, *path): value
+        for part in OVERRIDES
+        for path, value in leaves(parts.get(part) or {})
+        if part != "limits" or value not in (None, [], {})
+    }
+
+
+def _is_as_written(recipe: Tree, document: Tree) -> bool:
+    """Whether a recipe is what the document says: its image and all of its values, and no others."""
+    facts = {**recipe, "gpus": recipe["gpus_per_instance"]}
+    layers = [layer for layer in document["layers"] if applies(layer, facts)]
+    own = {part: merge_part(layers, part) for part in OVERRIDES}
+    return bool(recipe["image"] == document["image"] and _settings(recipe) == _settings(own))
 
 
 def _shape(instances: Sequence[Tree]) -> str:
@@ -226,14 +257,18 @@ def _range(run: Sequence[str]) -> str:
     return "".join([*first[:place], f"[{first[place]}:{_parts(run[-1])[place]}]", *first[place + 1 :]])
 
 
-def render(plan: Mapping[str, Any]) -> str:
-    """The plan for a terminal."""
+def render(plan: Mapping[str, Any], documents: Mapping[str, Tree]) -> str:
+    """The plan for a terminal. ``documents`` are the configurations that recipes may be of, by name."""
     groups, without = plan["groups"], plan["without_recipe"]
     with_recipe = sum(len(group["hosts"]) for group in groups)
     none = sum(len(group["hosts"]) for group in without)
     lines = [f"{_hosts(with_recipe)} with a recipe, {none:,} without"]
     for group in groups:
-        lines += ["", f"{_hosts(len(group['hosts']))}: {shorten(group['hosts'])}", *_indent(_group_lines(group))]
+        lines += [
+            "",
+            f"{_hosts(len(group['hosts']))}: {shorten(group['hosts'])}",
+            *_indent(_group_lines(group, documents)),
+        ]
     for group in without:
         lines += ["", f"{_hosts(len(group['hosts']))} without a recipe: {shorten(group['hosts'])}"]
         for problem in group["problems"]:
@@ -261,12 +296,11 @@ def _wrap(text: str, first: str, rest: str) -> list[str]:
     )
 
 
-def _group_lines(group: Tree) -> Iterator[str]:
+def _group_lines(group: Tree, documents: Mapping[str, Tree]) -> Iterator[str]:
     recipe = group["recipe"]
     requires = recipe["requires"]
-    document = recipe.get("document")
     gpus = f"{recipe['gpu_count']} x {recipe['gpu_type']} ({recipe['architecture']})"
-    yield from _labelled("recipe", [f"{recipe['name']}{f', as the document {document} has it' if document else ''}"])
+    yield from _labelled("recipe", [recipe["name"] + _origin(recipe, documents)])
     yield from _labelled("model", [f"{recipe['model']}, {recipe['use_case']}"])
     yield from _labelled("image", [f"{recipe['image']} (TensorRT-LLM {recipe['release']})"])
     yield from _labelled("needs", [f"{gpus}, driver {requires['driver']} or newer"])
@@ -281,6 +315,14 @@ def _group_lines(group: Tree) -> Iterator[str]:
     for label, sentences in (("note", recipe["notes"]), ("warning", recipe["warnings"])):
         for sentence in sentences:
             yield from _labelled(label, [sentence])
+
+
+def _origin(recipe: Tree, documents: Mapping[str, Tree]) -> str:
+    name = recipe.get("document")
+    if not name:
+        return ""
+    written = _is_as_written(recipe, documents[name])
+    return f", as the document {name} has it" if written else f", based on the document {name}"
 
 
 def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,10 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.layout import (
     find_hardware,
     instance_size,
     lay_out,
+    odd_number,
+    used_gpus,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.memory import estimate, problem
+from ansible_collections.trtllm.fleet.plugins.module_utils.memory import cause, check_context, estimate, problem
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import (
     check_options,
     did_you_mean,
@@ -37,7 +39,18 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.options import (
 from ansible_collections.trtllm.fleet.plugins.module_utils.rules import Finding, check_rules
 
 USE_CASES = ("low_latency", "max_throughput")
-LIMITS = ("ipc", "shm_size", "ulimits")
+LIMITS = ("ipc", "shm_size", "ulimits", "cap_add")
+# Of a request, what is a name.
+NAMES = ("model", "name", "use_case", "gpu_type", "trtllm_release")
+# The characters of github.com/distribution/reference.
+IMAGE = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
+# docker run reference: --ipc, --shm-size and --ulimit.
+IPC = re.compile(r"none|private|shareable|host|container:[\w.-]+")
+SHM_SIZE = re.compile(r"\d+[bkmg]", re.IGNORECASE)
+ULIMIT = re.compile(r"-?\d+(:-?\d+)?")
+# docker/go-units, ulimit.go.
+ULIMITS: tuple[str, ...] = ("core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc")
+ULIMITS += ("rss", "rtprio", "rttime", "sigpending", "stack")
 # The parts of a recipe that layers set, and the variable in which an operator overrides each.
 OVERRIDES = {
     "engine_options": "serving_recipe_engine_options",
@@ -88,14 +101,17 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     Raises RecipeError with every problem that can be found at once.
     """
     problems: list[str] = []
+    request = _understood(request, problems)
+    if problems:
+        raise RecipeError(problems)
     document = _document(request, tables, problems)
-    model = _model(document["model"] if document else request["model"], tables, problems)
+    model = _model(document["model"] if document else request.get("model"), tables, problems)
     book = document or model
     use_case = document["use_case"] if document else _use_case(request, problems)
     slots = choose_gpus(request, problems)
     row = find_hardware(request, tables.hardware, slots, problems)
     image = str(request.get("image") or (document or {}).get("image") or tables.default_image)
-    release, warnings = _release(image, tables, problems)
+    release, warnings = _release(request, image, tables, problems)
     if row and release:
         _check_architecture(row, tables.releases[release], image, problems)
 
@@ -103,6 +119,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     if book and model and row and _has_recipe(book, model, row, problems) and slots and use_case:
         facts = {**row, "use_case": use_case, "release": release}
         size = instance_size(request, book, facts, len(slots), problems)
+        warnings += odd_number(request, book, facts, len(slots), size) if size else []
         chosen = [layer for layer in _layers(book, tables) if applies(layer, {**facts, "gpus": size})]
         chosen += tables.several if size and size < len(slots) else []
     own = _operator_layers(request, problems)
@@ -114,17 +131,19 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     refused: set[Path] = set()
     if release:
         engine = f"engine.yaml for TensorRT-LLM {release} (image tag {image_tag(image)})"
-        for path, sentence in check_options(options, tables.releases[release]["engine_options"]):
+        for path, sentence in check_options(options, tables.releases[release]["engine_options"], tables.releases):
             problems.append(f"{_to_change(layers, path)}: {engine}: {dotted(path)!r} {sentence}")
             refused.add(path)
     if row:
         problems += _unfit_for_hardware(options, layers, row, refused)
-    instances = lay_out(slots, size, request["port"], problems) if slots and size else []
+    instances = lay_out(slots, size, request.get("port"), problems) if slots and size else []
     if not (slots and book and model and row and use_case and instances and size and release):
         raise RecipeError(problems)
 
+    plain = _parts(chosen)
+    known = check_rules(plain["engine_options"], model["facts"], size, plain["environment"])
     findings = check_rules(options, model["facts"], size, parts["environment"])
-    notes = _sort_findings([each for each in findings if each.path not in refused], own, problems, warnings)
+    notes = _sort_findings([each for each in findings if each.path not in refused], known, problems, warnings)
     if problems:
         raise RecipeError(problems)
     row_of_release = tables.releases[release]
@@ -133,7 +152,11 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     memory = estimate(options, model["facts"], size, memory_mib, sliding)
     too_large = problem(memory, model["id"], row["gpu_type"], size)
     if too_large:
-        raise RecipeError([f"serving_recipe_gpus_per_instance: {too_large}"])
+        variable = OVERRIDES["engine_options"] if cause(memory) else "serving_recipe_gpus_per_instance"
+        raise RecipeError([f"{variable}: {too_large}"])
+    alone = estimate(plain["engine_options"], model["facts"], size, memory_mib, sliding)
+    shorter = check_context(memory, model["facts"])
+    notes += _sort_findings(shorter, check_context(alone, model["facts"]), problems, warnings)
 
     short = document["name"] if document else str(model["id"]).rsplit("/", 1)[-1]
     name = f"{short}-{row['gpu_type']}x{size * len(instances)}"
@@ -149,6 +172,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
         "image": image,
         "release": release,
         "health": row_of_release["health"],
+        "harmony": row_of_release["harmony"],
         "instances": instances,
         **parts,
         # Some releases give the command line's defaults the last word over the file.
@@ -159,14 +183,35 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
             "driver": max(row["min_driver"], row_of_release["driver_floor"], key=_numbers),
             "gpu_memory_mib": memory["required_mib"],
             "gpu_count": size * len(instances),
+            "gpu_products": row["product_names"],
+            "gpu_pci_ids": row["pci_ids"],
             # From the hub's manifest of the pinned revision, which role model_weights reads.
             "disk_bytes": None,
         },
         "memory": memory,
         "provenance": list(_provenance(parts, layers, chosen)),
         "notes": notes,
-        "warnings": warnings,
+        "warnings": [*warnings, *_unusable(request, used_gpus(request, slots))],
     }
+
+
+def _understood(request: Tree, problems: list[str]) -> dict[str, Any]:
+    """The request without what is empty, and without what is of no type that its variable takes."""
+    understood = {}
+    known = [f"serving_recipe_{name}" for name in (*request, "result")]
+    for variable in request.get("variables", []):
+        if variable not in known:
+            problems.append(f"{variable}: is no variable of the recipe.{did_you_mean(variable, known)}")
+    for name, value in request.items():
+        if value is None or value == "":
+            continue
+        if name in NAMES and not isinstance(value, str):
+            problems.append(f"serving_recipe_{name}: takes a name, not {value!r}.")
+        elif name == "image" and not IMAGE.fullmatch(str(value)):
+            problems.append(f"serving_recipe_image: {value!r} is no reference of an image, as registry/name:tag.")
+        else:
+            understood[name] = value
+    return understood
 
 
 def _layers(book: Tree, tables: Tables) -> list[Tree]:
@@ -178,21 +223,22 @@ def _parts(layers: Sequence[Tree]) -> dict[str, dict[str, Any]]:
     """The layers merged. Every limit is there; one that is null is left to Docker."""
     parts = {part: merge_part(layers, part) for part in OVERRIDES}
     limits = parts["limits"] = {**dict.fromkeys(LIMITS), **parts["limits"]}
-    limits["ulimits"] = {name: value for name, value in (limits["ulimits"] or {}).items() if value is not None}
+    ulimits = limits["ulimits"] if isinstance(limits["ulimits"], Mapping) else {}
+    limits["ulimits"] = {name: value for name, value in ulimits.items() if value is not None}
+    limits["cap_add"] = limits["cap_add"] or []
     return parts
 
 
 def _sort_findings(
-    findings: Sequence[Finding], own: Sequence[Tree], problems: list[str], warnings: list[str]
+    findings: Sequence[Finding], known: Sequence[Finding], problems: list[str], warnings: list[str]
 ) -> list[str]:
-    """The notes. Errors go to ``problems``, and what an override of the operator's causes to ``warnings``."""
+    """The notes. Errors go to ``problems``, and what the recipe without overrides does not have to ``warnings``."""
     variable, notes = OVERRIDES["engine_options"], []
-    overrides = merge_part(own, "engine_options")
     for finding in findings:
         # Recipes keep the rules, so it is an override that breaks one.
         if finding.severity == "error":
             problems.append(f"{variable}: {finding.sentence}")
-        elif get(overrides, finding.path, ABSENT) is not ABSENT:
+        elif finding not in known:
             warnings.append(f"{variable}: {finding.sentence}")
         else:
             notes.append(finding.sentence)
@@ -216,7 +262,7 @@ def _provenance(parts: Tree, layers: Sequence[Tree], chosen: Sequence[Tree]) -> 
 
 
 def _unknown(variable: str, value: Any, what: str, known: Iterable[str]) -> str:
-    names = list(known)
+    names = [str(name) for name in known]
     return f"{variable}: {value!r} {what}. Supported: {', '.join(names)}.{did_you_mean(str(value), names)}"
 
 
@@ -234,15 +280,33 @@ def _model(name: Any, tables: Tables, problems: list[str]) -> Tree | None:
 
 
 def _use_case(request: Tree, problems: list[str]) -> str | None:
-    use_case = request["use_case"]
+    use_case = request.get("use_case")
     if use_case in USE_CASES:
         return str(use_case)
     problems.append(_unknown("serving_recipe_use_case", use_case, "is no use case", USE_CASES))
     return None
 
 
-def _release(image: str, tables: Tables, problems: list[str]) -> tuple[str | None, list[str]]:
-    """The release row that the image's tag stands for, and warnings."""
+def _unusable(request: Tree, used: Sequence[Tree]) -> list[str]:
+    """GPUs on which no server will start, for a plan; the preflight refuses them."""
+    in_parts = [str(gpu.get("address")) for gpu in used if gpu.get("mig")]
+    lost = (request.get("detected") or {}).get("missing") or []
+    return [
+        *([f"serving_recipe_gpus: in MIG mode: {', '.join(in_parts)}."] if in_parts else []),
+        *([f"serving_recipe_gpus: on the bus, and not working: {', '.join(lost)}."] if lost else []),
+    ]
+
+
+def _release(request: Tree, image: str, tables: Tables, problems: list[str]) -> tuple[str | None, list[str]]:
+    """The release row that was named, or that the image's tag stands for, and warnings."""
+    named = request.get("trtllm_release")
+    if named:
+        if named in tables.releases:
+            return str(named), []
+        problems.append(
+            _unknown("serving_recipe_trtllm_release", named, "is in no row of the release table", tables.releases)
+        )
+        return None, []
     try:
         release, warning = select_release(image, tables.releases)
     except ValueError as error:
@@ -283,13 +347,57 @@ def _operator_layers(request: Tree, problems: list[str]) -> list[Tree]:
         if not isinstance(override, Mapping):
             problems.append(f"{variable}: takes a dict, not {override!r}.")
             continue
+        odd = list(_odd_values(override))
+        if odd:
+            # YAML reads a bare 2026-01-01 as a date, and 1: as a number.
+            problems.append(f"{variable}: put {', '.join(map(repr, odd))} in quotes.")
+            continue
         if part == "limits":
             unknown = [name for name in override if name not in LIMITS]
             problems += [_unknown(variable, name, "is no limit", LIMITS) for name in unknown]
+            problems += _bad_limits(override)
         if part == "environment":
             override = _environment(override, problems)
         layers.append({"source": variable, part: override})
     return layers
+
+
+def _odd_values(tree: Any) -> Iterator[Any]:
+    """What of an override has no form in JSON: keys that are no strings, dates and the like."""
+    if isinstance(tree, Mapping):
+        yield from (key for key in tree if not isinstance(key, str))
+        for value in tree.values():
+            yield from _odd_values(value)
+    elif isinstance(tree, (list, tuple)):
+        for value in tree:
+            yield from _odd_values(value)
+    elif not isinstance(tree, (str, int, float, bool, type(None))):
+        yield tree
+
+
+def _bad_limits(limits: Tree) -> list[str]:
+    """Limits that ``docker run`` would not take."""
+    variable, bad = OVERRIDES["limits"], []
+    for name, pattern, example in (
+        ("ipc", IPC, "host or private"),
+        ("shm_size", SHM_SIZE, "a size with its unit, as 10g"),
+    ):
+        value = limits.get(name)
+        if value is not None and not (isinstance(value, str) and pattern.fullmatch(value)):
+            bad.append(f"{variable}: {name} is {value!r}; it takes {example}, or null.")
+    ulimits = limits.get("ulimits") or {}
+    if not isinstance(ulimits, Mapping):
+        bad.append(f"{variable}: ulimits takes a dict, not {ulimits!r}.")
+        ulimits = {}
+    for name, value in ulimits.items():
+        if name not in ULIMITS:
+            bad.append(_unknown(variable, name, "is no ulimit", ULIMITS))
+        elif value is not None and (isinstance(value, bool) or not ULIMIT.fullmatch(str(value))):
+            bad.append(f"{variable}: ulimit {name} is {value!r}; it takes a number, soft:hard, -1 for none, or null.")
+    added = limits.get("cap_add") or []
+    if not isinstance(added, list) or not all(isinstance(each, str) for each in added):
+        bad.append(f"{variable}: cap_add takes a list of capabilities, as [SYS_PTRACE], not {added!r}.")
+    return bad
 
 
 def _environment(override: Tree, problems: list[str]) -> dict[str, str]:
@@ -301,6 +409,9 @@ def _environment(override: Tree, problems: list[str]) -> dict[str, str]:
         elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
             # YAML reads a bare `true` as a truth value; whether "true" or "1" is meant, only the operator knows.
             problems.append(f"serving_recipe_environment: {name} is {value!r}; put the string in quotes.")
+        elif not str(value).isprintable():
+            # One line each is all that docker run --env-file knows.
+            problems.append(f"serving_recipe_environment: {name} is {value!r}; it takes one line.")
         else:
             environment[str(name)] = str(value)
     return environment

@@ -17,6 +17,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.parallelism import in
 
 # One process per GPU: the product of these is the number of GPUs of an instance (tensorrt_llm/mapping.py).
 PARALLEL_OPTIONS = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
+MOE_PARALLEL_OPTIONS = ("moe_expert_parallel_size", "moe_tensor_parallel_size", "moe_cluster_parallel_size")
 # TensorRT-LLM's own, of every release in the table (tensorrt_llm/llmapi/llm_args.py).
 DEFAULT_MAX_BATCH_SIZE = 2048
 DEFAULT_MAX_NUM_TOKENS = 8192
@@ -96,6 +97,9 @@ def no_pipelines(it: Configuration) -> Iterator[Finding]:
 
 def split_of_experts(it: Configuration) -> Iterator[Finding]:
     """The experts are split over the GPUs that tensor parallelism has, and evenly (tensorrt_llm/mapping.py)."""
+    for name in MOE_PARALLEL_OPTIONS:
+        if it.integer(name) == 0:
+            yield _error(name, f"{name!r} is 0; it must be at least 1. Leave it out, and TensorRT-LLM chooses.")
     tensor = size(it.options, "tensor_parallel_size") or 1
     experts, within = (size(it.options, f"moe_{kind}_parallel_size") for kind in ("expert", "tensor"))
     name = "moe_expert_parallel_size" if experts else "moe_tensor_parallel_size"
@@ -132,6 +136,17 @@ def attention_dp(it: Configuration) -> Iterator[Finding]:
         yield _note("attention_dp_config", "'attention_dp_config' has no effect without 'enable_attention_dp'.")
 
 
+def attention_sinks(it: Configuration) -> Iterator[Finding]:
+    """tensorrt_llm/_torch/modules/attention.py asserts it for a model with sinks, as gpt-oss is (issue 13156)."""
+    backend = it.get("attn_backend")
+    if isinstance(backend, str) and backend != "TRTLLM":
+        yield _error(
+            "attn_backend",
+            f"'attn_backend' is {backend}; TensorRT-LLM has attention sinks, which gpt-oss needs, with TRTLLM only. "
+            "Leave it out.",
+        )
+
+
 def graph_sizes(it: Configuration) -> Iterator[Finding]:
     """CudaGraphConfig.validate_cuda_graph_config of tensorrt_llm/llmapi/llm_args.py."""
     sizes, largest = it.get("cuda_graph_config", "batch_sizes"), it.integer("cuda_graph_config", "max_batch_size")
@@ -147,7 +162,7 @@ def graph_sizes(it: Configuration) -> Iterator[Finding]:
         yield _error(
             "cuda_graph_config.max_batch_size",
             f"'cuda_graph_config.max_batch_size' is {largest}; beside 'cuda_graph_config.batch_sizes' it must be the "
-            f"largest of them, {max(sizes)}. Leave one of the two out.",
+            f"largest of them. Set it to {max(sizes)} too.",
         )
 
 
@@ -274,12 +289,41 @@ def streamed_chunks(it: Configuration) -> Iterator[Finding]:
         )
 
 
+def served_model(it: Configuration) -> Iterator[Finding]:
+    """The command line names the model and its files; up to 1.3 the file has the last word (``precedence``)."""
+    if it.get("model") is not None:
+        yield _error(
+            "model",
+            "'model' is what the command line of trtllm-serve says. Leave it out, and set serving_recipe_model.",
+        )
+
+
+def text_in_and_out(it: Configuration) -> Iterator[Finding]:
+    """LLM._prepare_sampling_params (tensorrt_llm/llmapi/llm.py) raises for a request that names no end token; before
+    that tensorrt_llm/serve/openai_server.py asks the tokenizer for the size of its vocabulary."""
+    if it.get("skip_tokenizer_init") is True:
+        yield _error(
+            "skip_tokenizer_init",
+            "'skip_tokenizer_init' is true; without a tokenizer the OpenAI endpoints answer no request. Leave it out.",
+        )
+
+
+def random_weights(it: Configuration) -> Iterator[Finding]:
+    """LoadFormat of tensorrt_llm/llmapi/llm_args.py."""
+    if str(it.get("load_format")).lower() == "dummy":
+        yield _note(
+            "load_format",
+            "'load_format' is dummy: the model's weights are NOT loaded. They are random, and so is every answer.",
+        )
+
+
 RULES: tuple[Rule, ...] = (
     whole_instance,
     no_pipelines,
     split_of_experts,
     split_of_heads,
     attention_dp,
+    attention_sinks,
     graph_sizes,
     graphs_cover_batches,
     tokens_for_batch,
@@ -290,6 +334,9 @@ RULES: tuple[Rule, ...] = (
     draft_model,
     stored_responses,
     streamed_chunks,
+    served_model,
+    text_in_and_out,
+    random_weights,
 )
 
 

@@ -11,8 +11,9 @@ from typing import Any, Callable
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner, run
 
-# Seconds. systemctl and journalctl answer in milliseconds; a system bus that hangs must not hang the caller.
-COMMAND_TIMEOUT = 5.0
+# Seconds. systemctl and journalctl answer in milliseconds, or in seconds on a host that loads weights; a system bus
+# that hangs must not hang the caller.
+COMMAND_TIMEOUT = 20.0
 
 _PROPERTIES = (
     "LoadState",

@@ -17,7 +17,7 @@ description:
   - While an engine loads, its port refuses, resets or answers 502, 503 or 504, depending on its release and on what is
     in front of it. All of that is "starting" and waited for. A unit that fails, restarts or stops ends the wait.
   - A completion counts when it has content or reasoning, because a reasoning model may spend all of O(max_tokens) on
-    reasoning. With O(expected_text) or O(reasoning) it must have content.
+    reasoning. With O(expected_text), O(reasoning) or O(harmony=false) it must have content.
   - The proxy environment is never used.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
@@ -89,6 +89,13 @@ options:
         text once it has the tool's result. Always through chat completions.
     type: bool
     default: false
+  harmony:
+    description:
+      - Whether the server parses the harmony format, in which gpt-oss writes. The content must then be free of it.
+      - With V(false) the raw text of all channels is the answer, as TensorRT-LLM before 1.1 sends it. It must not be
+        empty, and O(expected_text) is looked for in all of it. There is no reasoning and no tool call to require.
+    type: bool
+    default: true
   max_ttft:
     description:
       - Require the first token within this many seconds of the request. Needs O(stream=true).
@@ -269,6 +276,7 @@ EXPECTATION_SPEC = dict(
     expected_text=dict(type="str", default=""),
     reasoning=dict(type="bool", default=False),
     tool_call=dict(type="bool", default=False),
+    harmony=dict(type="bool", default=True),
     max_ttft=dict(type="float"),
     min_tokens_per_second=dict(type="float", no_log=False),
 )

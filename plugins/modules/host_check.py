@@ -43,6 +43,18 @@ options:
     type: list
     elements: int
     default: []
+  gpu_products:
+    description:
+      - Product names, as C(nvidia-smi) prints them, that the GPUs to be used may have.
+      - A GPU passes by its name here or by its PCI device id in O(gpu_pci_ids). Where both are empty, any passes.
+    type: list
+    elements: str
+    default: []
+  gpu_pci_ids:
+    description: PCI device ids, such as V(0x2901), that the GPUs to be used may have. They tell without a driver too.
+    type: list
+    elements: str
+    default: []
   gpu_memory_mib:
     description: Least memory of each GPU in MiB. Checked only where a driver answers; without one it cannot be known.
     type: int
@@ -118,6 +130,8 @@ EXAMPLES = r"""
       debian: ["12", "13"]
       ubuntu: ["22.04", "24.04"]
     gpu_count: 8
+    gpu_products: [NVIDIA B200]
+    gpu_pci_ids: ["0x2901"]
     gpu_memory_mib: 100000
     driver_floor: "580"
     driver_version: 580.159.04
@@ -261,6 +275,8 @@ def main() -> None:
             "distributions": {"type": "dict"},
             "gpu_count": {"type": "int", "default": 1},
             "gpus": {"type": "list", "elements": "int", "default": []},
+            "gpu_products": {"type": "list", "elements": "str", "default": []},
+            "gpu_pci_ids": {"type": "list", "elements": "str", "default": []},
             "gpu_memory_mib": {"type": "int"},
             "driver_floor": {"type": "str"},
             "driver_version": {"type": "str"},

@@ -105,7 +105,9 @@ path:
   type: str
   sample: /etc/trtllm-fleet/releases/3f786850e387
 previous:
-  description: Name of the release that was verified last if that is another one, else empty.
+  description:
+    - Name of the release to go back to if that is another one, else empty. It is the one that was verified last.
+    - Where none was, it is the one that all units are links into, if nothing of it is missing.
   returned: for V(staged)
   type: str
   sample: 89e6c98d9288
@@ -115,7 +117,10 @@ switching:
   type: bool
   sample: true
 restart:
-  description: Whether what runs may be something else, because of RV(switching) or because a file had been changed.
+  description:
+    - Whether what runs may be something else, because the units are those of another release or a file of this one had
+      been changed.
+    - It is V(false) for a release that runs and only has to be proven, as after a run that broke off.
   returned: for V(staged)
   type: bool
   sample: true
@@ -143,24 +148,22 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import HostReleases, ReleaseError
-
-UNITS = Path("/etc/systemd/system")
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import UNITS, HostReleases, ReleaseError
 
 
 def apply(releases: HostReleases, given: dict[str, Any]) -> dict[str, Any]:
     """Reach the state asked for; the answer is the module's result. Raises ReleaseError and OSError."""
     state, name = given["state"], given["name"]
     if state == "staged":
-        staged, verified = releases.stage(given["files"]), releases.verified()
+        staged, serving = releases.stage(given["files"]), releases.serving()
         return dict(
             changed=bool(staged.differences),
             diff=staged.differences,
             name=staged.name,
             path=str(releases.path(staged.name)),
-            previous="" if verified == staged.name else verified,
-            switching=verified != staged.name,
-            restart=verified != staged.name or not staged.intact,
+            previous="" if serving == staged.name else serving,
+            switching=releases.verified() != staged.name,
+            restart=serving != staged.name or not staged.intact,
         )
     if state == "verified":
         changed, removed = releases.remember(name, given["keep"])

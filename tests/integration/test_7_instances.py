@@ -88,8 +88,31 @@ def test_failing_switch_to_four_restores_the_one(fleet: Fleet) -> None:
     runs(fleet, 1)
 
 
-def test_where_nothing_served_before_nothing_is_left_to_fail_for_ever(fleet: Fleet) -> None:
+def main_pid(fleet: Fleet) -> str:
+    return fleet.shell("systemctl show --property=MainPID --value trtllm-serve-0")
+
+
+def test_failing_switch_after_an_interrupted_first_run_restores_what_serves(fleet: Fleet) -> None:
+    release = fleet.release()
     fleet.shell("rm /etc/trtllm-fleet/verified")
+    run = fleet.playbook("site.yml", **FOUR, **DIES)
+    assert run.status != 0, run.output
+    assert f"The previous release serves again: {release}" in " ".join(run.output.split())
+    assert fleet.chat() == 200
+
+
+def test_what_serves_and_was_never_verified_is_proven_without_a_restart(fleet: Fleet) -> None:
+    release, pid = fleet.release(), main_pid(fleet)
+    fleet.shell(f"touch {release}/.engine.yaml.swp")
+    run = fleet.playbook("site.yml")
+    assert run.status == 0, run.output
+    assert (fleet.release(), main_pid(fleet)) == (release, pid)
+    assert fleet.shell(f"ls -A {release}/.*.swp 2>/dev/null", check=False) == ""
+    runs(fleet, 1)
+
+
+def test_where_nothing_served_before_nothing_is_left_to_fail_for_ever(fleet: Fleet) -> None:
+    fleet.shell(f"systemctl stop trtllm-serve-0; rm /etc/trtllm-fleet/verified {UNITS}/trtllm-serve-0.service")
     run = fleet.playbook("site.yml", **FOUR, **DIES)
     assert run.status != 0, run.output
     assert "Nothing served before, so nothing serves now." in " ".join(run.output.split())

@@ -44,7 +44,10 @@ class FakeSystemd:
     def __call__(self, argv: Sequence[str], timeout: float) -> CommandResult:
         self.calls.append(list(argv))
         if argv[0] == "systemctl":
-            state = STATES[self.states.pop(0) if len(self.states) > 1 else self.states[0]]
+            name = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+            if name == "silent":
+                return CommandResult(None, "")
+            state = STATES[name]
             shown = {"LoadState": "loaded", "Result": "success", "NRestarts": "0", "InvocationID": "aaaa", **state}
             return CommandResult(0, "".join(f"{key}={value}\n" for key, value in shown.items()))
         assert argv[0] == "journalctl"

@@ -116,6 +116,7 @@ def test_the_recipe_is_the_document(case: Case) -> None:
     assert recipe["limits"] == {
         **{limit: case.docker_run.get(flag) for limit, flag in limits.items()},
         "ulimits": case.ulimits(),
+        "cap_add": [],
     }
     assert (recipe["image"], recipe["model"]) == (case.docker_run["image"], case.model)
     assert (recipe["document"], recipe["gpu_type"], recipe["gpu_count"]) == (case.name, case.gpu_type, case.gpus)
@@ -137,7 +138,9 @@ def test_every_value_names_its_document(case: Case) -> None:
     (document,) = [word for name, word in words.items() if case.name.startswith(name)]
     told = {entry["option"]: entry["source"] for entry in recipe["provenance"]}
     assert {path for path, value in leaves(recipe["engine_options"])} <= {tuple(option.split(".")) for option in told}
-    assert [source for source in told.values() if document not in source] == []
+    others = {option for option, source in told.items() if document not in source}
+    # The fixture says why.
+    assert others == ({"limits.ipc"} if case.name == "h100_template" else set())
 
 
 @cache
@@ -161,7 +164,6 @@ def deployed(recipe: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
         "model_weights_result": {"path": "/models/weights", "vocabulary_dir": "/models/encodings"},
         "nvidia_container_toolkit_gpu_access": "cdi",
         "__trtllm_server_inspect": {"stdout": ""},
-        "ansible_managed": "Ansible managed",
         # As the documents have it.
         "trtllm_server_listen_address": "0.0.0.0",
     }

@@ -306,6 +306,19 @@ def test_model_listed_late_and_routed_later(run: Run) -> None:
     assert result["server_version"] is None
 
 
+def test_systemd_that_is_busy_for_a_while_is_asked_again(run: Run) -> None:
+    with FakeOpenAI(serving()) as fake:
+        result = run(fake, FakeSystemd("running", "silent", "silent", "running"))
+    assert result["ok"] is True
+
+
+def test_systemd_that_never_answers_is_told_at_once(run: Run) -> None:
+    with FakeOpenAI(serving()) as fake:
+        result = run(fake, FakeSystemd("silent"))
+    (check,) = result["checks"]
+    assert (check["id"], check["status"], check["expected"]) == ("unit", "fail", "systemd to answer")
+
+
 def test_unit_that_is_queued_and_starts(run: Run) -> None:
     """The run before the queued start must not count as the one that was restarted."""
     with FakeOpenAI(serving()) as fake:
@@ -532,6 +545,37 @@ def test_raw_harmony(run: Run, content: str, is_raw: bool) -> None:
     assert ("serving_recipe_image" in result.get("msg", "")) is is_raw
 
 
+RAW = 'analysisThe user asks: "Where is New York?"assistantfinalIn the United States.'
+
+
+def test_raw_harmony_is_the_answer_of_a_server_that_does_not_parse_it(run: Run) -> None:
+    with FakeOpenAI(serving(chat=[stream(chat_chunks([RAW[:5], RAW[5:]]))])) as fake:
+        result = run(fake, harmony=False, expected_text="United States")
+        refused = run(fake)
+    assert result["ok"] is True
+    assert "harmony" not in ids(result)
+    assert result["completion"]["text"] == RAW
+    assert refused["stage"] == "harmony"
+    assert "harmony: false (in trtllm_server_check)" in refused["msg"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "stage"),
+    [
+        (chat(""), {}, "completion"),
+        (chat(None, reasoning_content="Hm"), {}, "completion"),
+        (chat(RAW), {"expected_text": "London"}, "expected_text"),
+        (chat(RAW), {"reasoning": True}, "reasoning"),
+        (chat(RAW), {"tool_call": True}, "tool_call"),
+    ],
+)
+def test_raw_harmony_has_to_answer_too(run: Run, answer: Any, options: dict[str, Any], stage: str) -> None:
+    with FakeOpenAI(serving(chat=[reply(200, answer)])) as fake:
+        result = run(fake, harmony=False, **options)
+    assert result["failed"] is True
+    assert result["stage"] == stage
+
+
 @pytest.mark.parametrize(
     ("answer", "options", "stage", "hint"),
     [
@@ -655,12 +699,12 @@ SLOW_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
 def test_deadline_is_kept(run: Run, path: str, answer: Answer) -> None:
     start = time.monotonic()
     with FakeOpenAI(serving(**{path: [answer]})) as fake:
-        result = run(fake, timeout=0.6)
+        result = run(fake, timeout=1.5)
         elapsed = time.monotonic() - start
     assert result["failed"] is True
     assert result["stage"] == {"health": "health", "models": "model", "chat": "completion"}[path]
     assert "no complete answer within" in result["msg"]
-    assert 0.4 < elapsed < 1.2
+    assert 1 < elapsed < 4
 
 
 def test_deadline_is_kept_while_resolving(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -260,6 +260,13 @@ def test_gpu_that_fell_off_the_bus(h200x8: Path, value: str) -> None:
     assert found["fabric"] == {"state": "Completed", "status": "Success"}
 
 
+@pytest.mark.parametrize("attribute", ["", ' id=""', ' id="N/A"', ' id="zz:00:09.0"', ' id="Unknown Error"'])
+def test_gpu_without_an_address_is_skipped(h200x8: Path, attribute: str) -> None:
+    found = read(h200x8, CommandResult(0, XML.replace(' id="00000000:00:09.0"', attribute)))
+    assert (found["count"], found["missing"], found["driver"]["state"]) == (7, ["0000:00:09.0"], "ok")
+    assert [entry["index"] for entry in found["gpus"]] == [0, 1, 2, 4, 5, 6, 7]
+
+
 def test_output_that_broke_off(h200x8: Path) -> None:
     found = read(h200x8, CommandResult(15, XML[: XML.rindex("<gpu ") + 5000]))
     assert (found["count"], found["missing"]) == (7, ["0000:00:0d.0"])

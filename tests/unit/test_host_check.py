@@ -105,6 +105,7 @@ def test_good_host(fake: FakeHost) -> None:
         architectures=["x86_64"],
         distributions=SUPPORTED,
         gpu_count=8,
+        gpu_products=["NVIDIA H200"],
         gpu_memory_mib=143771,
         driver_floor="580",
         driver_version="580.159.04",
@@ -117,6 +118,7 @@ def test_good_host(fake: FakeHost) -> None:
         "distribution",
         "systemd",
         "gpu_count",
+        "gpu_type",
         "gpu_memory",
         "gpu_mig",
         "gpu_mode",
@@ -245,6 +247,55 @@ def change(numbers: Sequence[int], before: str, after: str) -> CommandResult:
         assert before in parts[1 + number]
         parts[1 + number] = parts[1 + number].replace(before, after, 1)
     return CommandResult(0, "".join(parts))
+
+
+H200, B200 = ["NVIDIA H200", "0x2335"], ["NVIDIA B200", "0x2901"]
+WITHOUT_DRIVER = None
+OTHER = ("<product_name>NVIDIA H200<", "<product_name>NVIDIA A100-SXM4-80GB<")
+
+
+@pytest.mark.parametrize(
+    ("smi", "gpus", "wanted", "observed", "status"),
+    [
+        (CommandResult(0, CAPTURE), [], H200, "NVIDIA H200 (GPU 0, 1, 2, 3, 4, 5, 6, 7)", "pass"),
+        (CommandResult(0, CAPTURE), [], ["NVIDIA H200 (another spelling)", "0x2335"], None, "pass"),
+        (CommandResult(0, CAPTURE), [], ["NVIDIA H200", "0x0000"], None, "pass"),
+        (CommandResult(0, CAPTURE), [], B200, "NVIDIA H200 (GPU 0, 1, 2, 3, 4, 5, 6, 7)", "fail"),
+        (CommandResult(0, CAPTURE), [2, 3], B200, "NVIDIA H200 (GPU 2, 3)", "fail"),
+        (change([1, 4], *OTHER), [], ["NVIDIA H200", "0x0000"], "NVIDIA A100-SXM4-80GB (GPU 1, 4)", "fail"),
+        (change([1, 4], *OTHER), [0, 2], ["NVIDIA H200", "0x0000"], "NVIDIA H200 (GPU 0, 2)", "pass"),
+        (
+            change([1], *OTHER),
+            [0, 1],
+            B200,
+            "NVIDIA H200 (GPU 0); NVIDIA A100-SXM4-80GB (GPU 1)",
+            "fail",
+        ),
+        (WITHOUT_DRIVER, [], H200, None, "pass"),
+        (WITHOUT_DRIVER, [0, 1], B200, "PCI device 0x2335 (GPU 0, 1)", "fail"),
+    ],
+)
+def test_gpu_type(
+    fake: FakeHost,
+    smi: CommandResult | None,
+    gpus: list[int],
+    wanted: list[str],
+    observed: str | None,
+    status: str,
+) -> None:
+    fake.smi = smi
+    product, device_id = wanted
+    check = fake.check("gpu_type", gpus=gpus, gpu_products=[product], gpu_pci_ids=[device_id])
+    assert check["status"] == status
+    assert check["observed"] == (observed or check["observed"])
+    assert check["expected"] == f"one of {product}, PCI device {device_id}"
+    hint = "Set serving_recipe_gpu_type to what is in the host, or leave it out"
+    assert check["hint"] == ("" if status == "pass" else hint)
+
+
+def test_gpu_type_that_nobody_asks_for(fake: FakeHost) -> None:
+    assert "gpu_type" not in fake.statuses()
+    assert "gpu_type" not in fake.statuses(gpus=[8], gpu_products=["NVIDIA B200"]), "there is none to look at"
 
 
 MIG = ("<current_mig>Disabled", "<current_mig>Enabled")

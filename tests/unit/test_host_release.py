@@ -20,7 +20,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import (
     name_release,
     plan,
 )
-from ansible_collections.trtllm.fleet.plugins.modules import host_release
+from ansible_collections.trtllm.fleet.plugins.modules import host_release, host_release_info
 
 ONE = {"engine.yaml": "tp: 8\n", "release.json": '{"model": "m"}', "a-0.service": "run @release@/engine.yaml\n"}
 TWO = {**ONE, "engine.yaml": "tp: 4\n", "a-1.service": "run @release@/engine.yaml too\n"}
@@ -191,6 +191,20 @@ def test_foreign_files_modes_and_links_are_drift(host: Host) -> None:
     assert not host.releases().stage(ONE).differences
 
 
+def test_strangers_are_removed_and_are_no_drift(host: Host) -> None:
+    """An editor's files, those of a full disk, a unit and a directory of nobody's: nothing was started from them."""
+    directory = host.releases().path(host.run(ONE))
+    for stranger in (".engine.yaml.swp", ".engine.yaml.new", "engine.yaml~", "a-9.service"):
+        (directory / stranger).write_text("stray")
+    (directory / "old").mkdir()
+    dry = host.releases(check_mode=True)
+    assert (dry.stage(ONE).intact, dry.start(directory.name, False, ["a-0.service"]).changed) == (True, False)
+    staged = host.releases().stage(ONE)
+    assert (staged.intact, len(staged.differences)) == (True, 5)
+    assert sorted(path.name for path in directory.iterdir()) == sorted(ONE)
+    assert not host.releases().start(staged.name, restart=not staged.intact).changed
+
+
 def test_differences_are_to_the_release_verified_last(host: Host) -> None:
     host.run(ONE)
     shown = {
@@ -204,6 +218,13 @@ def test_differences_are_to_the_release_verified_last(host: Host) -> None:
 def test_names_of_files_stay_in_the_directory(host: Host, file: str) -> None:
     with pytest.raises(ReleaseError, match="is no name of a file"):
         host.releases().stage({file: ""})
+
+
+@pytest.mark.parametrize("text", [5, None, True, {"tp": 8}])
+def test_files_are_texts(module: Module, host: Host, text: Any) -> None:
+    failed = module(state="staged", files={"engine.yaml": text})
+    assert failed["msg"] == f"files: 'engine.yaml' is {text!r}; it must be a text, so put quotes around it"
+    assert not host.root.exists()
 
 
 # --- started ----------------------------------------------------------------------------------------------------------
@@ -353,7 +374,90 @@ def test_a_verified_release_that_is_gone_is_none(host: Host) -> None:
     assert host.releases().verified() == ""
 
 
-# --- the module -------------------------------------------------------------------------------------------------------
+# --- what there is to go back to --------------------------------------------------------------------------------------
+
+
+def test_what_was_verified_last_is_what_serves(host: Host) -> None:
+    assert host.releases().serving() == ""
+    one = host.run(ONE)
+    host.run(TWO, verify=False)
+    assert host.releases().serving() == one
+
+
+def test_where_nothing_was_verified_what_runs_is_what_serves(host: Host) -> None:
+    name = host.run(TWO, verify=False)
+    assert host.releases().serving() == name
+
+
+@pytest.mark.parametrize("file", ["release.json", "a-1.service"])
+def test_what_runs_from_half_a_release_is_nothing_to_go_back_to(host: Host, file: str) -> None:
+    name = host.run(TWO, verify=False)
+    (host.releases().path(name) / file).unlink()
+    assert host.releases().serving() == ""
+
+
+def test_units_of_two_releases_are_nothing_to_go_back_to(host: Host) -> None:
+    one = host.run(ONE, verify=False)
+    host.run(TWO, verify=False)
+    (host.units / "a-0.service").unlink()
+    (host.units / "a-0.service").symlink_to(host.releases().path(one) / "a-0.service")
+    assert host.releases().serving() == ""
+
+
+# --- what runs --------------------------------------------------------------------------------------------------------
+
+
+def unit(name: str, release: str, active: str = "active") -> dict[str, str]:
+    return {"name": f"{name}.service", "release": release, "active": active}
+
+
+def test_survey_of_an_untouched_host(host: Host) -> None:
+    host.systemctl.fails = "show"
+    nothing: dict[str, Any] = {"verified": "", "description": None, "units": []}
+    assert host.releases().survey(booted=True) == nothing
+    host.root.joinpath("releases").mkdir(parents=True)
+    host.units.rmdir()
+    assert host.releases().survey(booted=True) == nothing
+
+
+def test_survey_tells_each_unit(host: Host) -> None:
+    name = host.run(TWO)
+    (host.units / "sshd.service").symlink_to("/usr/lib/systemd/system/ssh.service")
+    host.systemctl.active["a-1.service"] = "failed"
+    before = host.tree()
+    survey = host.releases().survey(booted=True)
+    assert (survey["verified"], survey["description"]) == (name, {"model": "m"})
+    assert survey["units"] == [unit("a-0", name), unit("a-1", name, "failed")]
+    assert host.tree() == before
+    (host.units / "a-0.service").unlink()
+    assert host.releases().survey(booted=True)["units"][0] == unit("a-0", "")
+
+
+def test_survey_tells_a_switch_that_was_interrupted(host: Host) -> None:
+    one = host.run(ONE)
+    two = host.run(TWO, verify=False)
+    survey = host.releases().survey(booted=True)
+    assert (survey["verified"], survey["units"]) == (one, [unit("a-0", two), unit("a-1", two)])
+
+
+def test_survey_without_systemd_has_nothing_active(host: Host) -> None:
+    name = host.run(ONE)
+    host.systemctl.fails = "show"
+    assert host.releases().survey(booted=False)["units"] == [unit("a-0", name, "inactive")]
+    with pytest.raises(ReleaseError, match="cannot show"):
+        host.releases().survey(booted=True)
+
+
+@pytest.mark.parametrize("content", [None, "{", "[1]"])
+def test_survey_of_a_release_without_its_description(host: Host, content: str | None) -> None:
+    path = host.releases().path(host.run(ONE)) / "release.json"
+    path.unlink()
+    if content:
+        path.write_text(content)
+    assert host.releases().survey(booted=True)["description"] is None
+
+
+# --- the modules ------------------------------------------------------------------------------------------------------
 
 Module = Callable[..., "dict[str, Any]"]
 
@@ -403,9 +507,60 @@ def test_module_restarts_what_was_edited_and_not_for_a_description(module: Modul
     assert module(state="staged", files=ONE)["restart"] is True
 
 
+def test_module_proves_what_runs_and_was_never_proven(module: Module, host: Host) -> None:
+    name = host.run(ONE, verify=False)
+    staged = module(state="staged", files=ONE)
+    assert (staged["previous"], staged["switching"], staged["restart"]) == ("", True, False)
+    assert module(state="started", name=name)["changed"] is False
+    assert module(state="verified", name=name)["changed"] is True
+
+    (host.root / "verified").unlink()
+    other = module(state="staged", files=TWO)
+    assert (other["previous"], other["switching"], other["restart"]) == (name, True, True)
+    (host.releases().path(name) / "engine.yaml").write_text("edited\n")
+    assert module(state="staged", files=ONE)["restart"] is True
+
+
+def test_module_takes_up_an_interrupted_switch_afresh(module: Module, host: Host) -> None:
+    one = host.run(ONE)
+    host.run(TWO, verify=False)
+    staged = module(state="staged", files=TWO)
+    assert (staged["previous"], staged["switching"], staged["restart"]) == (one, True, True)
+
+
+def test_info_module(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(host_release_info, "UNITS", host.units)
+    monkeypatch.setattr(host_release_info, "BOOTED", host.root / "missing")
+
+    def answer() -> dict[str, Any]:
+        with patch_module_args({"root": str(host.root)}), pytest.raises(SystemExit):
+            host_release_info.main()
+        return json.loads(capsys.readouterr().out)
+
+    assert answer()["units"] == []
+    name = host.run(ONE)
+    told = answer()
+    assert (told["changed"], told["verified"], told["units"]) == (False, name, [unit("a-0", name, "inactive")])
+    for path in host.releases().path(name).iterdir():
+        path.unlink()
+    host.releases().path(name).rmdir()
+    (host.root / "releases").rmdir()
+    (host.root / "verified").unlink()
+    host.root.rmdir()
+    host.root.write_text("not a directory")
+    assert str(host.root) in answer()["msg"]
+
+
 def test_module_says_what_went_wrong(module: Module, host: Host) -> None:
     host.root.write_text("not a directory")
     failed = module(state="staged", files=ONE)
     assert failed["failed"] is True
     assert str(host.root) in failed["msg"]
     assert "name" in module(state="started")["msg"]
+
+
+def test_no_template_has_what_differs_between_runs() -> None:
+    """A site may put a date, a user or a host into it, and a release is named after its files."""
+    templates = list((Path(__file__).parents[2] / "roles").glob("*/templates/*.j2"))
+    assert templates
+    assert [path.name for path in templates if "ansible_managed" in path.read_text()] == []

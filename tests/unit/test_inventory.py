@@ -59,6 +59,12 @@ def test_a_host_gets_a_recipe_without_being_asked(variables: dict[str, Any]) -> 
 def test_what_the_h100_inventory_suggests_works() -> None:
     text = (ROOT / "inventory/h100/group_vars/all.yml").read_text()
     suggested = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# serving_recipe_")]
-    request = {**DEFAULTS, **yaml.safe_load(text), **yaml.safe_load("\n".join(suggested))}
+    # With the count that it names.
+    request = {
+        **DEFAULTS,
+        **yaml.safe_load(text),
+        **yaml.safe_load("\n".join(suggested)),
+        "serving_recipe_gpu_count": 2,
+    }
     recipe = serving_recipe({name.removeprefix("serving_recipe_"): request[name] for name in DEFAULTS})
     assert (recipe["document"], recipe["gpu_count"]) == ("h100_template", 2)

@@ -18,6 +18,7 @@ import pydantic
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables
+from ansible_collections.trtllm.fleet.plugins.module_utils import endpoint
 from lab.engine import options, trtllm_serve
 
 TABLE = load_tables().releases
@@ -115,6 +116,9 @@ def test_good_files(version: str) -> None:
         ("1.2.1", {"max_batch_size": "many"}, "max_batch_size", "Input should be a valid integer"),
         ("1.2.1", {"stream_interval": 0}, "stream_interval", "greater than or equal to 1"),
         ("1.2.1", {"enable_attention_dp": "perhaps"}, "enable_attention_dp", "Input should be a valid boolean"),
+        ("1.2.1", {"max_batch_size": 0}, "max_batch_size", "greater than or equal to 1"),
+        ("1.2.1", {"cuda_graph_config": {"batch_sizes": [8, 0]}}, "cuda_graph_config.batch_sizes.1", "or equal to 1"),
+        ("1.2.1", {"dtype": "float99"}, "dtype", "Input should be 'auto', 'float16'"),
         ("1.2.1", {"pp_partition": ["a"]}, "pp_partition.0", "Input should be a valid integer"),
         ("1.2.1", {"kv_cache_config": {"free_gpu_memory_fraction": 90}}, "kv_cache_config", "less than or equal to 1"),
         ("1.4.0rc1", {"sampler_type": "TorchSampler"}, "sampler_type", "Extra inputs are not permitted"),
@@ -295,6 +299,13 @@ def test_nginx_configuration() -> None:
     del values["LISTEN"]
     with pytest.raises(KeyError, match="LISTEN"):
         trtllm_serve.nginx_configuration(values)
+
+
+def test_raw_harmony_is_in_whole_and_streamed_answers() -> None:
+    """Else the lab would hide what endpoint_check says of a release that does not parse the format."""
+    types, content = re.findall(r"sub_filter_types (.*);|'\"content\":\"(\w.*)'", trtllm_serve.RAW_HARMONY)
+    assert types[0].split() == ["application/json", "text/event-stream"]
+    assert endpoint.RAW_HARMONY.search(content[1] + "New York")
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.memory import (
+    cause,
+    check_context,
     estimate,
     graph_batch_sizes,
     problem,
-    summary,
 )
+from ansible_collections.trtllm.fleet.plugins.module_utils.rules import Finding
 from tests.unit.published import B200, H100, PUBLISHED, RTX_5090, Published, facts
 from tests.unit.test_rules import OPTIONS
 
@@ -118,12 +120,86 @@ def test_context_too_long() -> None:
     assert estimate({"max_seq_len": 2068}, small, 1, 20475)["context"] == 2068
 
 
-def test_summary() -> None:
-    options = {"max_batch_size": 720, "tensor_parallel_size": 8, "moe_expert_parallel_size": 8}
-    assert summary(estimate(options, FACTS, 8, B200)) == (
-        "The KV cache holds 17,272,184 tokens: 131.8 times the longest sequence, 131,072, "
-        "or 23,989 for each of 720 sequences at once."
-    )
+EIGHT: dict[str, Any] = {"tensor_parallel_size": 8, "moe_expert_parallel_size": 8, "max_batch_size": 64}
+FRACTION = "kv_cache_config.free_gpu_memory_fraction"
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "sentence"),
+    [
+        (
+            kv_cache(free_gpu_memory_fraction=1e-7),
+            FRACTION,
+            f"with '{FRACTION}' its KV cache holds no sequence (0 of the 169187 MiB that each GPU has left). "
+            "Raise it, or leave it out.",
+        ),
+        (
+            {**kv_cache(max_gpu_total_bytes=2**25), "max_seq_len": 100000},
+            "kv_cache_config.max_gpu_total_bytes",
+            "with 'kv_cache_config.max_gpu_total_bytes' its KV cache holds a sequence of 3616 tokens, 'max_seq_len' "
+            "asks for 100000 (32 of the 169187 MiB that each GPU has left). Raise it, or leave it out.",
+        ),
+        (
+            {"max_num_tokens": 8000000},
+            "max_num_tokens",
+            "of the 183359 MiB of each GPU none are left for the KV cache (8325 weights, 5266 driver and CUDA, "
+            "197803 activations, 330 CUDA graphs). Lower 'max_num_tokens', which activations grow with, or use more "
+            "GPUs per instance, or GPUs with more memory.",
+        ),
+    ],
+)
+def test_an_option_is_the_cause(options: dict[str, Any], path: str, sentence: str) -> None:
+    found = estimate({**EIGHT, **options}, FACTS, 8, B200)
+    assert cause(found) == tuple(path.split("."))
+    assert problem(found, "m", "b200", 8) == f"m on 8 x b200 does not fit: {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        (kv_cache(max_tokens=8), "kv_cache_config.max_tokens"),
+        (kv_cache(max_tokens=100, free_gpu_memory_fraction=1e-7), FRACTION),
+        ({**kv_cache(free_gpu_memory_fraction=1e-7), "max_num_tokens": 8000000}, "max_num_tokens"),
+        ({**kv_cache(max_attention_window=[4096]), "max_seq_len": 8192}, "kv_cache_config.max_attention_window"),
+        ({"max_batch_size": 1000000}, "max_batch_size"),
+        ({"max_num_tokens": 7200000, "max_seq_len": 131072}, "max_num_tokens"),
+        ({"max_seq_len": 100000000}, "max_seq_len"),
+    ],
+)
+def test_causes(options: dict[str, Any], path: str) -> None:
+    assert cause(estimate({**EIGHT, **options}, FACTS, 8, B200)) == tuple(path.split("."))
+
+
+def test_small_gpus_are_no_option_s_fault() -> None:
+    for options in ({}, kv_cache(free_gpu_memory_fraction=0.5, max_tokens=8), {"max_num_tokens": 16384}):
+        assert cause(estimate(options, FACTS, 1, RTX_5090)) is None
+    assert cause(estimate({}, FACTS, 1, B200)) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "memory_mib", "path", "sentence"),
+    [
+        (kv_cache(max_tokens=100), B200, "kv_cache_config.max_tokens", "96 tokens, {}: '{path}' is the limit."),
+        (kv_cache(max_tokens=100), 72607, "kv_cache_config.max_tokens", "96 tokens, {}: '{path}' is the limit."),
+        (kv_cache(free_gpu_memory_fraction=0.01), B200, FRACTION, "15936 tokens, {}: '{path}' is the limit."),
+        ({}, 72607, "max_seq_len", "17184 tokens, {}."),
+        # Not the whole context with TensorRT-LLM's own fraction either.
+        (kv_cache(free_gpu_memory_fraction=0.5), 72607, "max_seq_len", "9536 tokens, {}."),
+    ],
+)
+def test_shorter_than_the_model(options: dict[str, Any], memory_mib: int, path: str, sentence: str) -> None:
+    found = check_context(estimate(options, FACTS, 1, memory_mib), FACTS)
+    whole = f"The KV cache holds sequences of {sentence}".format("the model's context is 131072", path=path)
+    assert found == [Finding(tuple(path.split(".")), "note", whole)]
+
+
+@pytest.mark.parametrize(
+    ("options", "memory_mib"),
+    [({}, B200), ({"max_seq_len": 4096}, 72607), ({}, RTX_5090), (kv_cache(max_tokens=1), B200)],
+)
+def test_nothing_to_note_of_the_context(options: dict[str, Any], memory_mib: int) -> None:
+    """All of it, as long as asked for, or refused anyway."""
+    assert check_context(estimate(options, FACTS, 1, memory_mib), FACTS) == []
 
 
 SPLIT: dict[str, Any] = {"tensor_parallel_size": 4, "moe_expert_parallel_size": 4, "max_batch_size": 64}
@@ -241,6 +317,7 @@ def test_more_gpus_mean_fewer_weights_on_each(by_data: bool, experts_whole: bool
 def test_odd_values_crash_no_estimate(options: dict[str, Any], gpus: int, memory_mib: int, sliding: bool) -> None:
     found = estimate(options, FACTS, gpus, memory_mib, sliding)
     assert found["fits"] is (problem(found, "model", "gpu", gpus) is None)
-    assert summary(found)
+    assert cause(found) is None or not found["fits"]
+    assert all(note.severity == "note" for note in check_context(found, FACTS))
     assert found["kv_cache_mib"] >= 0
     assert sum(found[part] for part in PARTS) == pytest.approx(memory_mib, abs=3)

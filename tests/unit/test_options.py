@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,7 +11,14 @@ from typing import Any
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import expand_releases, option_paths, select_release
+from ansible_collections.trtllm.fleet.plugins.module_utils.options import (
+    check_options,
+    did_you_mean,
+    dotted,
+    expand_releases,
+    option_paths,
+    select_release,
+)
 
 RELEASES = load_tables().releases
 VERSIONS = [name for name in RELEASES if re.fullmatch(r"\d+\.\d+", name)]
@@ -108,12 +116,14 @@ def test_rows_are_whole(name: str) -> None:
     assert isinstance(row["harmony"], bool)
     assert row["source"]
     allowed = {"bool", "int", "float", "str", "list", "dict", "any"}
-    keys = {"type", "options", "choices", "min", "max", "elements", "nullable"}
+    keys = {"type", "options", "choices", "min", "max", "elements", "element_min", "nullable"}
     for spec in specs(row["engine_options"]):
         assert spec["type"] in allowed
         assert set(spec) <= keys
         assert spec.get("choices") != []
         assert spec.get("options") != {}
+        assert not {"min", "max"} & set(spec) or spec["type"] in ("int", "float")
+        assert "element_min" not in spec or spec["elements"] in ("int", "float")
     for spec in row["cli"].values():
         assert spec["type"] in {"flag", "int", "float", "str"}
         assert spec.get("choices") != []
@@ -197,7 +207,8 @@ def test_a_release_that_can_is_followed_by_those_that_can(key: str) -> None:
         ("1.3.0rc29", "1.3", False),
         ("1.4.0rc1", "1.4", True),
         ("1.15.0", "1.4", False),
-        ("2.0.0", "1.4", False),
+        ("1.9.0", "1.4", False),
+        ("1.9", "1.4", False),
         ("1.2.1@sha256:" + 64 * "0", "1.2", True),
     ],
 )
@@ -218,8 +229,165 @@ def test_release_of_a_tag(tag: str, release: str, exact: bool) -> None:
         ("nvcr.io/nvidia/tensorrt-llm/release", "must tell the TensorRT-LLM release"),
         ("registry:5000/release", "must tell the TensorRT-LLM release"),
         ("nvcr.io/nvidia/tensorrt-llm/release:0.21.0", "older than every known release"),
+        # Other numberings: a month, a date, CUDA's, and one that nobody knows yet.
+        *(
+            (
+                f"nvcr.io/nvidia/tritonserver:{tag}",
+                r"must tell .* set serving_recipe_trtllm_release .*, 1\.4\. Known tags: .*1\.2\.1",
+            )
+            for tag in ("25.12", "25.12-trtllm-python-py3", "2026.11.1", "12.1-trt", "9.9")
+        ),
     ],
 )
 def test_tag_without_a_release(image: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         select_release(image, RELEASES)
+
+
+GPU_TYPES = ["b200", "gb200", "h200", "h200_nvl", "h100", "h100_nvl", "rtx_pro_6000", "rtx_5090"]
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "nearest"),
+    [
+        ("B200", GPU_TYPES, "b200"),
+        ("GB200", GPU_TYPES, "gb200"),
+        ("GB200", ["b200"], None),
+        ("b20", GPU_TYPES, "b200"),
+        ("A100", [*GPU_TYPES, "a100"], "a100"),
+        ("A100", GPU_TYPES, None),
+        ("h300", GPU_TYPES, None),
+        ("RTX5090", GPU_TYPES, "rtx_5090"),
+        ("NVIDIA H200", GPU_TYPES, "h200"),
+        ("NVIDIA H200 NVL", GPU_TYPES, "h200_nvl"),
+        ("NVIDIA GB200", GPU_TYPES, "gb200"),
+        ("NVIDIA H100 80GB HBM3", GPU_TYPES, "h100"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", GPU_TYPES, "rtx_pro_6000"),
+        ("Radeon", GPU_TYPES, None),
+        (200, GPU_TYPES, None),
+        ("LOW_LATENCY", ["low_latency", "max_throughput"], "low_latency"),
+        ("low-latency", ["low_latency", "max_throughput"], "low_latency"),
+        ("trtllm", ["CUTLASS", "TRTLLM"], "TRTLLM"),
+        ("TRTLM", ["CUTLASS", "TRTLLM"], "TRTLLM"),
+        ("fp16", ["auto", "fp8", "bfloat16"], None),
+        ("gpt-oss-120", ["openai/gpt-oss-20b", "openai/gpt-oss-120b"], "openai/gpt-oss-120b"),
+        ("openai/gpt-oss", ["openai/gpt-oss-20b"], "openai/gpt-oss-20b"),
+        ("1.5", ["1.1", "1.2"], None),
+    ],
+)
+def test_did_you_mean(name: Any, known: list[str], nearest: str | None) -> None:
+    assert did_you_mean(name, known) == (f" Did you mean {nearest!r}?" if nearest else "")
+
+
+@pytest.mark.parametrize(
+    ("release", "path", "sentence"),
+    [
+        ("1.2", "enable_mixed_sampler", "is not an option of this release; TensorRT-LLM 1.0 had it (gone since 1.1)."),
+        (
+            "1.4",
+            "kv_cache_config.onboard_blocks",
+            "is not an option of this release; TensorRT-LLM 1.2 had it (gone since 1.3).",
+        ),
+        ("1.2", "model_kwargs", "is not an option of this release; it comes with TensorRT-LLM 1.3."),
+        (
+            "1.0",
+            "kv_cache_config.use_kv_cache_manager_v2",
+            "is not an option of this release; it comes with TensorRT-LLM 1.3.",
+        ),
+        ("1.2", "max_batch_sise", "is not an option. Did you mean 'max_batch_size'?"),
+    ],
+)
+def test_option_of_another_release(release: str, path: str, sentence: str) -> None:
+    group, __, name = path.rpartition(".")
+    options = {group: {name: 1}} if group else {name: 1}
+    specs = RELEASES[release]["engine_options"]
+    assert check_options(options, specs, RELEASES) == [(tuple(path.split(".")), sentence)]
+    assert ("of this release" in check_options(options, specs)[0][1]) is False
+
+
+SPECS: dict[str, Any] = {
+    "size": {"type": "int", "min": 1, "nullable": True},
+    "share": {"type": "float", "min": 0, "max": 1},
+    "free": {"type": "float"},
+    "sizes": {"type": "list", "elements": "int", "element_min": 1, "nullable": True},
+}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"size": 1}, {"size": None}, {"share": 0}, {"free": -1}, {"free": math.inf}, {"sizes": [1, 2]}, {"sizes": []}],
+)
+def test_within_bounds(options: dict[str, Any]) -> None:
+    assert check_options(options, SPECS) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"size": 0}, "takes int from 1, or null, not 0."),
+        ({"share": 1.5}, "takes float from 0 to 1, not 1.5."),
+        ({"share": math.nan}, "takes float from 0 to 1, not nan."),
+        ({"free": math.nan}, "takes float, not nan."),
+        ({"sizes": [64, 0]}, "takes list of int from 1, or null; 0 is none."),
+        ({"sizes": [-1, "2"]}, "takes list of int from 1, or null; -1 is none."),
+        ({"sizes": ["2"]}, "takes list of int from 1, or null; '2' (str) is none."),
+    ],
+)
+def test_out_of_bounds(options: dict[str, Any], sentence: str) -> None:
+    assert check_options(options, SPECS) == [(tuple(options), sentence)]
+
+
+def refused(release: str, options: dict[str, Any]) -> list[str]:
+    return [dotted(path) for path, __ in check_options(options, RELEASES[release]["engine_options"])]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "max_batch_size",
+        "max_beam_width",
+        "max_input_len",
+        "max_num_tokens",
+        "max_seq_len",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "context_parallel_size",
+        "gpus_per_node",
+        "moe_config.max_num_tokens",
+        "kv_cache_config.max_tokens",
+        "stream_interval",
+    ],
+)
+def test_sizes_start_at_one(release: str, path: str) -> None:
+    group, __, name = path.rpartition(".")
+    for value, wrong in ((1, []), (0, [path]), (-5, [path])):
+        assert refused(release, {group: {name: value}} if group else {name: value}) == wrong
+
+
+@pytest.mark.parametrize(
+    ("releases", "options", "wrong"),
+    [
+        (RELEASES, {"num_postprocess_workers": 0}, []),
+        (RELEASES, {"num_postprocess_workers": -1}, ["num_postprocess_workers"]),
+        (RELEASES, {"moe_expert_parallel_size": -1, "moe_tensor_parallel_size": None}, []),
+        (RELEASES, {"moe_expert_parallel_size": -2}, ["moe_expert_parallel_size"]),
+        (RELEASES, {"dtype": "bfloat16"}, []),
+        (RELEASES, {"dtype": "float99"}, ["dtype"]),
+        (RELEASES, {"cuda_graph_config": {"batch_sizes": [1, 64], "max_batch_size": 0}}, []),
+        (RELEASES, {"cuda_graph_config": {"batch_sizes": [0, -1, 64]}}, ["cuda_graph_config.batch_sizes"]),
+        (VERSIONS, {"attention_dp_config": {"timeout_iters": 0, "batching_wait_iters": 0}}, []),
+        (VERSIONS, {"attention_dp_config": {"timeout_iters": -1}}, ["attention_dp_config.timeout_iters"]),
+        (VERSIONS, {"attention_dp_config": {"batching_wait_iters": -1}}, ["attention_dp_config.batching_wait_iters"]),
+        (["1.0", "1.2"], {"kv_cache_config": {"max_attention_window": [0]}}, ["kv_cache_config.max_attention_window"]),
+        (["1.3", "1.4"], {"kv_cache_config": {"max_attention_window": [0]}}, []),
+        (
+            ["1.2", "1.4"],
+            {"torch_compile_config": {"capture_num_tokens": [0]}},
+            ["torch_compile_config.capture_num_tokens"],
+        ),
+        (["1.4"], {"iter_stats_max_iterations": -1, "max_stats_len": -1}, []),
+    ],
+)
+def test_bounds_of_releases(releases: list[str], options: dict[str, Any], wrong: list[str]) -> None:
+    assert {name: refused(name, options) for name in releases} == dict.fromkeys(releases, wrong)

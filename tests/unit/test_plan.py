@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import copy
-import json
 import textwrap
 from typing import Any
 
@@ -66,16 +64,25 @@ RECIPE: dict[str, Any] = {
     "notes": ["A note."],
     "warnings": ["A warning."],
 }
-MISSING = {"failed": False, "msg": "file not found: /etc/trtllm-fleet/verified/release.json"}
+VERIFIED = "3f786850e387"
+MISSING: dict[str, Any] = {"verified": "", "description": None, "units": []}
 
 
 def recipe(**changes: Any) -> dict[str, Any]:
     return {**copy.deepcopy(RECIPE), **changes}
 
 
-def release(running: Any) -> dict[str, Any]:
-    """The answer of slurp for a release.json."""
-    return {"content": base64.b64encode(json.dumps(running).encode()).decode(), "encoding": "base64"}
+def release(running: Any, *units: tuple[str, str]) -> dict[str, Any]:
+    """What a host answers that runs this; ``units`` are the release that each is of, and its state."""
+    states = enumerate(units or [(VERIFIED, "active")] * 2)
+    return {
+        "verified": VERIFIED,
+        "description": running,
+        "units": [
+            {"name": f"trtllm-serve-{number}.service", "release": name, "active": active}
+            for number, (name, active) in states
+        ],
+    }
 
 
 def planned(answer: Any = None, **changes: Any) -> Host:
@@ -84,6 +91,10 @@ def planned(answer: Any = None, **changes: Any) -> Host:
 
 def refused(*problems: str) -> Host:
     return Host(None, problems)
+
+
+def text_of(hosts: dict[str, Host]) -> str:
+    return render(make_plan(hosts), {})
 
 
 # What runs now
@@ -96,18 +107,47 @@ def refused(*problems: str) -> Host:
         ({"skipped": True, "changed": False}, "not asked"),
         ({"unreachable": True, "msg": "Connection timed out"}, "not reachable"),
         (MISSING, "nothing runs"),
-        ({"msg": "file is not readable: /x"}, "cannot be read: file is not readable: /x"),
+        ({"msg": "Permission denied"}, "cannot be read: Permission denied"),
         ({"failed": True}, "cannot be read: no answer"),
-        (release({"recipe": RECIPE, "image": "another"}), "runs this recipe already"),
         (release(RECIPE), "runs this recipe already"),
         (release({"recipe": "only its name"}), "serves, but not from a release.json that holds its recipe"),
-        (release([1]), "serves, but not from a release.json that holds its recipe"),
-        ({"content": base64.b64encode(b"{").decode()}, "serves, but not from a release.json that holds its recipe"),
-        ({"content": base64.b64encode(b"\xff").decode()}, "serves, but not from a release.json that holds its recipe"),
+        (release(None), "serves, but not from a release.json that holds its recipe"),
+        (
+            {**release(None), "verified": ""},
+            "is set to run a release that was never verified: an interrupted run",
+        ),
     ],
 )
 def test_what_runs_now_is_one_of_few_states(answer: Any, state: str) -> None:
     assert compare(answer, RECIPE) == (state, [])
+
+
+RUNS, FAILED, LOST = (VERIFIED, "active"), (VERIFIED, "failed"), ("", "inactive")
+ELSEWHERE = ("89e6c98d9288", "active")
+
+
+@pytest.mark.parametrize(
+    ("units", "trouble"),
+    [
+        ([RUNS, FAILED], "trtllm-serve-1 is failed"),
+        ([RUNS, FAILED, FAILED, FAILED], "trtllm-serve-[1:3] are failed"),
+        ([(VERIFIED, "activating"), FAILED], "trtllm-serve-0 is activating, trtllm-serve-1 is failed"),
+        ([RUNS, LOST], "trtllm-serve-1 is not installed"),
+        (
+            [ELSEWHERE, ("89e6c98d9288", "failed")],
+            "trtllm-serve-0, trtllm-serve-1 are set to run another release, by an interrupted switch",
+        ),
+    ],
+)
+def test_what_was_verified_once_need_not_run(units: list[tuple[str, str]], trouble: str) -> None:
+    assert compare(release(RECIPE, *units), RECIPE) == (f"verified last, but {trouble}", [])
+    state, changes = compare(release(recipe(image="another:1.2"), *units), RECIPE)
+    assert state == f"would change; now {trouble}"
+    assert [change["what"] for change in changes] == ["image"]
+
+
+def test_a_release_without_units_does_not_run() -> None:
+    assert compare({**release(RECIPE), "units": []}, RECIPE) == ("verified last, but it has no unit", [])
 
 
 def test_a_change_is_told_value_by_value() -> None:
@@ -116,7 +156,7 @@ def test_a_change_is_told_value_by_value() -> None:
         engine_options={"max_batch_size": 64, "moe_config": {"backend": "TRTLLM"}, "stream_interval": 20},
         environment={},
     )
-    assert compare(release({"recipe": running}), RECIPE) == (
+    assert compare(release(running), RECIPE) == (
         "would change",
         [
             {
@@ -133,29 +173,35 @@ def test_a_change_is_told_value_by_value() -> None:
 
 def test_another_layout_is_one_change() -> None:
     running = recipe(instances=[{"name": "serve-0", "gpus": [0, 1, 2, 3], "port": 9000, "numa_node": 0}])
-    assert compare(release({"recipe": running}), RECIPE)[1] == [
-        {"what": "instances", "now": "1 x 4 GPUs", "planned": "2 x 2 GPUs"}
-    ]
+    assert compare(release(running), RECIPE)[1] == [{"what": "instances", "now": "1 x 4 GPUs", "planned": "2 x 2 GPUs"}]
 
 
 def test_the_same_layout_elsewhere_is_told_by_instance() -> None:
     running = recipe()
     running["instances"][1].update(port=9001, gpus=[6, 7])
-    assert compare(release({"recipe": running}), RECIPE)[1] == [
+    assert compare(release(running), RECIPE)[1] == [
         {"what": "instances.serve-1.gpus", "now": [6, 7], "planned": [2, 3]},
         {"what": "instances.serve-1.port", "now": 9001, "planned": 8001},
     ]
 
 
 def test_a_value_that_is_null_differs_from_one_that_is_not_set() -> None:
-    running = recipe(limits={"ipc": "host", "ulimits": {}})
-    assert compare(release({"recipe": running}), RECIPE)[1] == [{"what": "limits.shm_size", "planned": None}]
+    options = {**RECIPE["engine_options"], "stream_interval": None}
+    assert compare(release(RECIPE), recipe(engine_options=options))[1] == [
+        {"what": "engine_options.stream_interval", "planned": None}
+    ]
+
+
+def test_a_limit_that_is_left_to_docker_is_one_that_is_not_set() -> None:
+    running = recipe(limits={"ipc": "host"})
+    assert compare(release(running), recipe(limits={**RECIPE["limits"], "cap_add": []}))[1] == []
+    assert compare(release(running), recipe(limits={"ipc": None}))[1] == [{"what": "limits.ipc", "now": "host"}]
 
 
 def test_what_is_not_the_servers_business_is_no_change() -> None:
     running = recipe(provenance=[], notes=[], warnings=[], memory={}, name="old")
     running["instances"][0]["numa_node"] = None
-    assert compare(release({"recipe": running}), RECIPE)[0] == "runs this recipe already"
+    assert compare(release(running), RECIPE)[0] == "runs this recipe already"
 
 
 # Looking up
@@ -176,12 +222,13 @@ def test_a_request_is_the_variables_over_the_defaults() -> None:
     }
     defaults = {"serving_recipe_port": 8000, "serving_recipe_limits": {}}
     assert look_up(variables, defaults, resolver) == Host(RECIPE, release=MISSING)
-    assert requests == [{"port": 9000, "limits": {}, "detected": None}]
+    named = ["serving_recipe_port", "serving_recipe_of_nobody"]
+    assert requests == [{"port": 9000, "limits": {}, "detected": None, "variables": named}]
 
 
 def test_the_role_asks_for_the_same() -> None:
     role = yaml.safe_load((DEFAULTS.parents[1] / "vars/main.yml").read_text())["__serving_recipe_request"]
-    del role["detected"]
+    del role["detected"], role["variables"]
     assert role == {name.removeprefix(PREFIX): f"{{{{ {name} }}}}" for name in yaml.safe_load(DEFAULTS.read_text())}
 
 
@@ -330,17 +377,47 @@ def test_the_text_says_what_runs_and_why() -> None:
 
           note       A note.
           warning    A warning."""
-    assert render(make_plan(hosts)) == textwrap.dedent(expected)
+    assert text_of(hosts) == textwrap.dedent(expected)
 
 
 def test_a_state_that_all_hosts_share_does_not_name_them_again() -> None:
-    text = render(make_plan({"a": planned(), "b": planned()}))
+    text = text_of({"a": planned(), "b": planned()})
     assert "  now        nothing runs" in text.splitlines()
 
 
-def test_a_document_is_named() -> None:
-    text = render(make_plan({"a": planned(name="quick_start-b200x8", document="quick_start")}))
-    assert "  recipe     quick_start-b200x8, as the document quick_start has it" in text.splitlines()
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "as the document {} has it"),
+        ({"serving_recipe_image": "nvcr.io/nvidia/tensorrt-llm/release:1.0.0rc6"}, "as the document {} has it"),
+        ({"serving_recipe_engine_options": {"trust_remote_code": True}}, "as the document {} has it"),
+        ({"serving_recipe_limits": {"shm_size": None}}, "as the document {} has it"),
+        ({"serving_recipe_port": 9000}, "as the document {} has it"),
+        ({"serving_recipe_image": "registry.example.com/trt:1.0.0rc6"}, "based on the document {}"),
+        ({"serving_recipe_engine_options": {"trust_remote_code": False}}, "based on the document {}"),
+        ({"serving_recipe_engine_options": {"max_seq_len": 4096}}, "based on the document {}"),
+        ({"serving_recipe_environment": {"NCCL_DEBUG": "INFO"}}, "based on the document {}"),
+        ({"serving_recipe_limits": {"ipc": None}}, "based on the document {}"),
+    ],
+)
+def test_a_document_is_named_and_whether_it_is_changed(changes: dict[str, Any], words: str) -> None:
+    name = "quick_start_low_latency"
+    host = {"serving_recipe_name": name, "serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8}
+    lines = serving_plan(["a"], {"a": {**host, **changes}})["text"].splitlines()
+    assert f"  recipe     {name}-b200x8, {words.format(name)}" in lines
+
+
+def test_a_document_with_several_instances_is_changed_by_them() -> None:
+    host = {
+        "serving_recipe_name": "blog9_low_latency",
+        "serving_recipe_gpu_type": "b200",
+        "serving_recipe_gpu_count": 8,
+        "serving_recipe_gpus_per_instance": 4,
+    }
+    text = serving_plan(["a"], {"a": host})["text"]
+    assert "  recipe     blog9_low_latency-b200x8, based on the document blog9_low_latency" in text.splitlines()
+    text = serving_plan(["a"], {"a": {**host, "serving_recipe_gpus_per_instance": 8}})["text"]
+    assert "as the document blog9_low_latency has it" in text
 
 
 def test_lines_stay_within_the_width() -> None:
@@ -350,14 +427,14 @@ def test_lines_stay_within_the_width() -> None:
         "b": planned(release(recipe(limits=dict.fromkeys("xyz", "a value" * 20)))),
         "c": refused("many words " * 40),
     }
-    lines = render(make_plan(hosts)).splitlines()
+    lines = text_of(hosts).splitlines()
     assert max(map(len, lines)) <= 112 + len("a value" * 20)
     assert max(len(line) for line in lines if "a valuea value" not in line) <= 112
 
 
 def test_hosts_without_a_recipe_are_named() -> None:
     hosts = {"a1": planned(), "a2": refused("one", "two")}
-    lines = render(make_plan(hosts)).splitlines()
+    lines = text_of(hosts).splitlines()
     assert lines[0] == "1 host with a recipe, 1 without"
     assert lines[-3:] == ["1 host without a recipe: a2", "  - one", "  - two"]
     assert failure(make_plan(hosts)) == "1 host without a recipe: a2. The plan says why."

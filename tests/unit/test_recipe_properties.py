@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import difflib
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables, serving_recipe_problems
@@ -98,8 +99,8 @@ def test_an_unknown_key_is_always_caught_and_named(release: str, data: st.DataOb
 
 requests = st.fixed_dictionaries(
     {
-        "model": st.sampled_from([*TABLES.models, "gpt-oss", None]),
-        "use_case": st.sampled_from(["low_latency", "max_throughput", "fast", None]),
+        "model": st.sampled_from([*TABLES.models, "gpt-oss", None]) | values,
+        "use_case": st.sampled_from(["low_latency", "max_throughput", "fast", None]) | values,
         "port": st.integers(-1, 70000) | scalars,
         "engine_options": st.dictionaries(
             st.sampled_from(list(TABLES.releases["1.2"]["engine_options"])), values, max_size=3
@@ -109,17 +110,22 @@ requests = st.fixed_dictionaries(
         "limits": st.dictionaries(st.sampled_from(["ipc", "shm_size", "ulimits", "shm"]), values, max_size=2) | scalars,
     },
     optional={
-        "name": st.sampled_from([*TABLES.documents, "quick_start", None]),
-        "gpu_type": st.sampled_from([*(row["gpu_type"] for row in TABLES.hardware), "b20", None]),
+        "name": st.sampled_from([*TABLES.documents, "quick_start", None]) | values,
+        "trtllm_release": st.sampled_from([*TABLES.releases, "1.9", None]) | values,
+        "gpu_type": st.sampled_from([*(row["gpu_type"] for row in TABLES.hardware), "b20", None]) | values,
         "gpu_count": st.integers(-1, 9) | scalars,
         "gpus": st.lists(st.integers(-1, 9) | scalars, max_size=4) | scalars,
         "gpus_per_instance": st.integers(-1, 9) | scalars,
-        "image": st.sampled_from(["r/i:1.2.1", "r/i:9.9", "r/i:latest", "r/i", "r/i:gpt-oss-dev", None]),
+        "image": st.sampled_from(["r/i:1.2.1", "r/i:2.1", "r/i:latest", "r/i", "r/i:gpt-oss-dev", None]) | values,
     },
 )
 
 
 @given(requests)
+@example({**REQUEST, "gpu_type": ["b200"]})
+@example({**REQUEST, "gpu_count": "²"})
+@example({**REQUEST, "limits": {"ulimits": "memlock"}})
+@example({**REQUEST, "engine_options": {"env_overrides": {1: "x", "a": datetime.date(2026, 1, 1)}}})
 def test_any_request_gives_a_recipe_or_reasons(request: dict[str, Any]) -> None:
     before = copy.deepcopy(request)
     problems = serving_recipe_problems(request)

@@ -114,7 +114,8 @@ def test_use_cases_of_the_specs_are_those_of_the_filter() -> None:
 
 def test_the_request_hands_over_every_variable() -> None:
     request = read(ROLE / "vars/main.yml")["__serving_recipe_request"]
-    asked = {f"serving_recipe_{name}" for name in request} - {"serving_recipe_detected"}
+    asked = {f"serving_recipe_{name}" for name in request} - {"serving_recipe_detected", "serving_recipe_variables"}
     assert asked == set(read(ROLE / "defaults/main.yml"))
+    assert request.pop("variables") == "{{ query('ansible.builtin.varnames', '^serving_recipe_') }}"
     for _path, template in leaves(request):
         assert re.fullmatch(r"\{\{ \w+ \}\}", template)

@@ -50,6 +50,27 @@ def test_quiet() -> None:
             "Leave one of the two out: it follows from the other.",
         ),
         (
+            {"moe_expert_parallel_size": 0},
+            "moe_expert_parallel_size",
+            "'moe_expert_parallel_size' is 0; it must be at least 1. Leave it out, and TensorRT-LLM chooses.",
+        ),
+        (
+            {"attn_backend": "FLASHINFER"},
+            "attn_backend",
+            "'attn_backend' is FLASHINFER; TensorRT-LLM has attention sinks, which gpt-oss needs, with TRTLLM only. "
+            "Leave it out.",
+        ),
+        (
+            {"model": "openai/gpt-oss-20b"},
+            "model",
+            "'model' is what the command line of trtllm-serve says. Leave it out, and set serving_recipe_model.",
+        ),
+        (
+            {"skip_tokenizer_init": True},
+            "skip_tokenizer_init",
+            "'skip_tokenizer_init' is true; without a tokenizer the OpenAI endpoints answer no request. Leave it out.",
+        ),
+        (
             {"moe_expert_parallel_size": 3},
             "moe_expert_parallel_size",
             "'moe_expert_parallel_size' is 3; it must divide 'tensor_parallel_size', 4.",
@@ -84,7 +105,7 @@ def test_quiet() -> None:
             {"cuda_graph_config": {"max_batch_size": 64, "batch_sizes": [1, 128]}},
             "cuda_graph_config.max_batch_size",
             "'cuda_graph_config.max_batch_size' is 64; beside 'cuda_graph_config.batch_sizes' it must be the largest "
-            "of them, 128. Leave one of the two out.",
+            "of them. Set it to 128 too.",
         ),
         (
             {"kv_cache_config": {"free_gpu_memory_fraction": 0}},
@@ -176,6 +197,12 @@ def test_note(options: dict[str, Any], path: str, sentence: str) -> None:
     assert findings(options) == [Finding(tuple(path.split(".")), "note", sentence)]
 
 
+@pytest.mark.parametrize("load_format", ["dummy", "DUMMY"])
+def test_random_weights(load_format: str) -> None:
+    sentence = "'load_format' is dummy: the model's weights are NOT loaded. They are random, and so is every answer."
+    assert findings({"load_format": load_format}) == [Finding(("load_format",), "note", sentence)]
+
+
 def test_attention_dp_on_one_gpu() -> None:
     sentence = "'enable_attention_dp' has no effect with one GPU per instance."
     options = {"tensor_parallel_size": 1, "enable_attention_dp": True}
@@ -195,6 +222,7 @@ def test_attention_dp_on_one_gpu() -> None:
         {"tensor_parallel_size": 4, "pipeline_parallel_size": None, "context_parallel_size": 1},
         {"enable_attention_dp": True, "attention_dp_config": {"enable_balance": True}},
         {"stream_interval": 1, "num_postprocess_workers": 0},
+        {"attn_backend": "TRTLLM", "skip_tokenizer_init": False, "load_format": "auto"},
     ],
 )
 def test_says_nothing(options: dict[str, Any]) -> None:
@@ -236,6 +264,10 @@ NAMES = [
     "speculative_config",
     "moe_config",
     "env_overrides",
+    "attn_backend",
+    "model",
+    "skip_tokenizer_init",
+    "load_format",
     "batch_sizes",
     "max_draft_len",
     "decoding_type",

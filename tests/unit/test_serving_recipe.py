@@ -69,6 +69,7 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
         "image": "nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
         "release": "1.2",
         "health": "refused",
+        "harmony": True,
         "gpus_per_instance": 8,
         "instances": [{"name": "serve-0", "gpus": [0, 1, 2, 3, 4, 5, 6, 7], "port": 8000, "numa_node": None}],
         # examples/configs/curated/gpt-oss-120b-latency.yaml, with the KV cache of examples/configs/database.
@@ -87,8 +88,14 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
         },
         "flags": {},
         "environment": {"TRTLLM_ENABLE_PDL": "1", "TRTLLM_NO_USAGE_STATS": "1"},
-        "limits": {"ipc": "host", "shm_size": None, "ulimits": {"memlock": "-1", "stack": "67108864"}},
-        "requires": {"driver": "580", "gpu_count": 8, "disk_bytes": None},
+        "limits": {"ipc": "host", "shm_size": None, "ulimits": {"memlock": "-1", "stack": "67108864"}, "cap_add": []},
+        "requires": {
+            "gpu_products": ["NVIDIA B200"],
+            "gpu_pci_ids": ["0x2901"],
+            "driver": "580",
+            "gpu_count": 8,
+            "disk_bytes": None,
+        },
         "warnings": [],
     }
 
@@ -102,7 +109,7 @@ PUBLISHED = [
     ("openai/gpt-oss-120b", "gb200", "low_latency", 4, (4, 1, False, 64, 64, "TRTLLM", "fp8")),
     ("openai/gpt-oss-120b", "b300", "low_latency", 8, (8, 1, False, 64, 64, "TRTLLM", "fp8")),
     # database B200/1k1k_tp1_conc256.yaml; curated gpt-oss-120b-throughput.yaml for two; the quick start's DEP for more.
-    ("openai/gpt-oss-120b", "gb200", "max_throughput", 1, (1, 1, False, 512, 256, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "gb200", "max_throughput", 1, (1, 1, False, 512, 512, "TRTLLM", "fp8")),
     ("openai/gpt-oss-120b", "b200", "max_throughput", 2, (2, 2, True, 720, 720, "TRTLLM", "fp8")),
     ("openai/gpt-oss-120b", "b200", "max_throughput", 4, (4, 4, True, 720, 720, "TRTLLM", "fp8")),
     ("openai/gpt-oss-120b", "b200", "max_throughput", 8, (8, 8, True, 720, 720, "TRTLLM", "fp8")),
@@ -116,8 +123,8 @@ PUBLISHED = [
     ("openai/gpt-oss-120b", "h100", "max_throughput", 4, (4, 4, True, 640, 640, "TRITON", "auto")),
     ("openai/gpt-oss-120b", "h100", "max_throughput", 2, (2, 2, False, 640, 640, "TRITON", "auto")),
     # AUTO takes CUTLASS on sm120.
-    ("openai/gpt-oss-120b", "rtx_pro_6000", "low_latency", 1, (1, 1, False, 64, 64, "CUTLASS", "fp8")),
-    ("openai/gpt-oss-20b", "rtx_5090", "max_throughput", 1, (1, 1, False, 640, 640, "CUTLASS", "fp8")),
+    ("openai/gpt-oss-120b", "rtx_pro_6000", "low_latency", 1, (1, 1, False, 64, 64, "CUTLASS", "auto")),
+    ("openai/gpt-oss-20b", "rtx_5090", "max_throughput", 1, (1, 1, False, 640, 640, "CUTLASS", "auto")),
     # perf-overview: one GPU.
     ("openai/gpt-oss-20b", "b200", "low_latency", 1, (1, 1, False, 64, 64, "TRTLLM", "fp8")),
     ("openai/gpt-oss-20b", "h200", "max_throughput", 1, (1, 1, False, 640, 640, "TRITON", "auto")),
@@ -198,6 +205,47 @@ def mixed(*products: str) -> dict[str, Any]:
     return {"gpu_type": None, "gpu_count": None, "detected": {"count": len(gpus), "gpus": gpus}}
 
 
+@pytest.mark.parametrize("products", [["NVIDIA B200", "NVIDIA L40S"], ["NVIDIA H100 80GB HBM2e"] * 2])
+def test_a_type_that_was_set_is_what_all_gpus_must_be(products: list[str]) -> None:
+    host = {**mixed(*products), "gpu_type": "b200"}
+    (problem,) = problems(**host)
+    assert problem.startswith("serving_recipe_gpu_type: b200 was set, the host has ")
+
+
+def test_editions_of_one_row_are_one_kind() -> None:
+    editions = ("Server", "Workstation")
+    host = mixed(*(f"NVIDIA RTX PRO 6000 Blackwell {edition} Edition" for edition in editions))
+    assert serving_recipe({**REQUEST, **host})["gpu_count"] == 2
+
+
+def test_a_plan_tells_of_gpus_that_will_not_serve() -> None:
+    host = mixed("NVIDIA H200", "NVIDIA H200")
+    host["detected"]["gpus"][1].update(mig=True, address="0000:1b:00.0")
+    host["detected"]["missing"] = ["0000:3a:00.0"]
+    assert serving_recipe({**REQUEST, **host})["warnings"] == [
+        "serving_recipe_gpus: in MIG mode: 0000:1b:00.0.",
+        "serving_recipe_gpus: on the bus, and not working: 0000:3a:00.0.",
+    ]
+
+
+def test_what_comes_from_the_command_line_is_understood() -> None:
+    given = {"gpu_count": "", "gpus": "4,5", "gpus_per_instance": "1", "port": "9000", "name": "", "image": ""}
+    recipe = serving_recipe({**REQUEST, **given})
+    assert [(each["gpus"], each["port"]) for each in recipe["instances"]] == [([4], 9000), ([5], 9001)]
+
+
+def test_an_odd_number_of_gpus_is_told() -> None:
+    assert serving_recipe({**REQUEST, "gpu_count": 7})["warnings"] == [
+        "serving_recipe_gpu_count: 7 GPUs make 7 instances of 1. Set it to 4 for one of 4."
+    ]
+    assert serving_recipe({**REQUEST, "gpu_count": 7, "gpus_per_instance": 1})["warnings"] == []
+
+
+def test_the_release_can_be_named_for_an_image_whose_tag_does_not_tell_it() -> None:
+    recipe = serving_recipe({**REQUEST, "image": "registry/server@sha256:00", "trtllm_release": "1.2"})
+    assert (recipe["release"], recipe["warnings"]) == ("1.2", [])
+
+
 def test_the_gpus_named_are_used() -> None:
     host = mixed("NVIDIA L40S", "NVIDIA H200", "NVIDIA H200")
     recipe = serving_recipe({**REQUEST, **host, "gpus": [1, 2]})
@@ -213,13 +261,12 @@ def test_the_gpus_named_are_used() -> None:
 def test_every_value_has_a_source(model: str, use_case: str, release: str) -> None:
     tag = load_tables().releases[release]["default_tag"]
     recipe = serving_recipe({**REQUEST, "model": model, "use_case": use_case, "image": f"r/i:{tag}"})
-    values = [
-        *leaves(recipe["engine_options"]),
-        *leaves({"environment": recipe["environment"], "limits": recipe["limits"]}),
-    ]
-    assert [(entry["option"], entry["value"]) for entry in recipe["provenance"]] == [
-        (".".join(path), value) for path, value in values
-    ]
+    values = leaves(
+        {**recipe["engine_options"], "environment": recipe["environment"], "limits": recipe["limits"]},
+    )
+    told = {entry["option"]: entry["value"] for entry in recipe["provenance"]}
+    # Limits that nobody sets are Docker's.
+    assert told == {".".join(path): value for path, value in values if ".".join(path) in told or value}
     assert all(entry["source"] for entry in recipe["provenance"])
 
 
@@ -234,7 +281,12 @@ def test_what_the_operator_sets_wins_and_is_named() -> None:
     assert recipe["engine_options"]["kv_cache_config"] == {"dtype": "auto", "free_gpu_memory_fraction": 0.85}
     assert recipe["engine_options"]["max_seq_len"] is None
     assert recipe["environment"] == {"TRTLLM_ENABLE_PDL": "0", "TRTLLM_NO_USAGE_STATS": "1", "MINE": "x"}
-    assert recipe["limits"] == {"ipc": "host", "shm_size": "10g", "ulimits": {"stack": "67108864"}}
+    assert recipe["limits"] == {
+        "ipc": "host",
+        "shm_size": "10g",
+        "ulimits": {"stack": "67108864"},
+        "cap_add": [],
+    }
     assert {
         entry["option"]: entry["source"] for entry in recipe["provenance"] if entry["source"].startswith("serv")
     } == {
@@ -278,7 +330,12 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"gpus_per_instance": 3}, "serving_recipe_gpus_per_instance", ["instances of 3 GPUs", "Supported: 1, 2, 4, 8"]),
     ({"gpus_per_instance": 8, "gpu_count": 4}, "serving_recipe_gpus_per_instance", ["4 GPUs are not a multiple of 8"]),
     ({"gpus": [0, 0], "gpu_count": None}, "serving_recipe_gpus", ["twice"]),
-    ({"gpus": "0,1"}, "serving_recipe_gpus", ["takes a list", "'0,1'"]),
+    ({"gpus": "0,x", "gpu_count": None}, "serving_recipe_gpus", ["takes a list", "['0', 'x']"]),
+    ({"model": ["openai/gpt-oss-120b"]}, "serving_recipe_model", ["takes a name"]),
+    ({"gpu_count": "²"}, "serving_recipe_gpu_count", ["is not a number of GPUs"]),
+    ({"image": "r/i:1.2.1 --privileged"}, "serving_recipe_image", ["no reference of an image"]),
+    ({"limits": {"ulimits": {"nofilee": 5}}}, "serving_recipe_limits", ["'nofilee'", "Did you mean 'nofile'?"]),
+    ({"limits": {"ulimits": {"memlock": True}}}, "serving_recipe_limits", ["ulimit memlock is True"]),
     ({"gpus": [0, 1]}, "serving_recipe_gpus", ["names 2 GPUs", "serving_recipe_gpu_count is 8"]),
     ({**mixed("NVIDIA H200"), "gpus": [1]}, "serving_recipe_gpus", ["has no GPU 1; it has 0"]),
     ({"gpu_type": None, "detected": {"count": 0}}, "serving_recipe_gpu_type", ["no NVIDIA GPU was found"]),
@@ -312,9 +369,20 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"image": "r/i:0.21.0"}, "serving_recipe_image", ["older than every known release", "1.2.1"]),
     ({"image": "r/i:latest"}, "serving_recipe_image", ["must tell the TensorRT-LLM release", "1.2.1"]),
     ({"image": "r:5000/i@sha256:ab"}, "serving_recipe_image", ["must tell the TensorRT-LLM release"]),
+    (
+        {"variables": ["serving_recipe_model", "serving_recipe_usecase"]},
+        "serving_recipe_usecase",
+        ["is no variable of the recipe", "Did you mean 'serving_recipe_use_case'?"],
+    ),
     ({"port": 70000}, "serving_recipe_port", ["70000", "1 to 65535"]),
     ({"environment": {"A": True}}, "serving_recipe_environment", ["A is True", "quotes"]),
     ({"environment": {"A B": "x"}}, "serving_recipe_environment", ["'A B'"]),
+    ({"limits": {"ipc": "hosst"}}, "serving_recipe_limits", ["ipc is 'hosst'", "host or private"]),
+    ({"limits": {"shm_size": 10}}, "serving_recipe_limits", ["shm_size is 10", "10g"]),
+    ({"limits": {"ulimits": "memlock"}}, "serving_recipe_limits", ["ulimits takes a dict"]),
+    ({"limits": {"cap_add": "SYS_PTRACE"}}, "serving_recipe_limits", ["cap_add takes a list"]),
+    ({"environment": {"A": "x\ny"}}, "serving_recipe_environment", ["A is 'x\\ny'", "one line"]),
+    ({"trtllm_release": "1.9"}, "serving_recipe_trtllm_release", ["'1.9' is in no row", "gpt-oss-dev"]),
     ({"limits": {"shmsize": "1g"}}, "serving_recipe_limits", ["'shmsize'", "Did you mean 'shm_size'?"]),
     (
         {"engine_options": {"moe_config": {"backned": "TRTLLM"}}},
@@ -360,6 +428,7 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     ),
     ({"engine_options": {"tensor_parallel_size": 4}}, "serving_recipe_engine_options", ["tensor_parallel_size", "8"]),
     ({"engine_options": {"max_seq_len": 200000}}, "serving_recipe_engine_options", ["max_seq_len", "131072"]),
+    ({"engine_options": {"env_overrides": {1: "x"}}}, "serving_recipe_engine_options", ["put 1 in quotes"]),
     ({"engine_options": ["max_batch_size"]}, "serving_recipe_engine_options", ["takes a dict"]),
 ]
 
@@ -460,8 +529,8 @@ def test_the_tag_picks_the_newest_release_that_is_not_newer(image: str, release:
 
 
 def test_a_warning_reaches_the_recipe() -> None:
-    (warning,) = serving_recipe({**REQUEST, "image": "r/i:9.9"})["warnings"]
-    assert warning.startswith("serving_recipe_image: tag '9.9'")
+    (warning,) = serving_recipe({**REQUEST, "image": "r/i:2.1"})["warnings"]
+    assert warning.startswith("serving_recipe_image: tag '2.1'")
 
 
 @pytest.mark.parametrize(
@@ -509,7 +578,7 @@ def test_good_options(options: dict[str, Any]) -> None:
         ({"count": 1.5}, ("count",), "takes int from 1 to 8, not 1.5 (float)."),
         ({"share": False}, ("share",), "takes float from 0 to 1, not False (bool)."),
         ({"sizes": [1, "2"]}, ("sizes",), "takes list of int, or null; '2' (str) is none."),
-        ({"group": {"name": "a"}}, ("group", "name"), "takes one of A, B, not 'a'."),
+        ({"group": {"name": "a"}}, ("group", "name"), "takes one of A, B, not 'a'. Did you mean 'A'?"),
         ({"group": {"nam": "A"}}, ("group", "nam"), "is not an option. Did you mean 'group.name'? group has: name."),
         ({"grup": {}}, ("grup",), "is not an option. Did you mean 'group'?"),
         ({"xyz": 1}, ("xyz",), "is not an option."),
