@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import get
-
 Row = Mapping[str, Any]
 
 # As many names as one still reads in an error; a longer list is left to the release table.
@@ -184,14 +182,18 @@ def _check_group(
             yield from _check_group(value, specs[name]["options"], path, unknown)
 
 
+def _knows(specs: Mapping[str, Any], path: Iterable[str]) -> bool:
+    for name in path:
+        if name not in specs:
+            return False
+        specs = specs[name].get("options") or {}
+    return True
+
+
 def _of_another_release(path: tuple[str, ...], specs: Mapping[str, Any], releases: Mapping[str, Row]) -> str:
     """Which release has an option that this one, whose options are ``specs``, has not; empty where none has."""
     names = list(releases)
-    at = [
-        place
-        for place, row in enumerate(releases.values())
-        if get({"options": row["engine_options"]}, [key for name in path for key in ("options", name)]) is not None
-    ]
+    at = [place for place, row in enumerate(releases.values()) if _knows(row["engine_options"], path)]
     if not at:
         return ""
     this = next((place for place, row in enumerate(releases.values()) if row["engine_options"] is specs), len(names))
