@@ -84,7 +84,7 @@ def serving_plan(hosts: Sequence[str], variables: Mapping[str, Mapping[str, Any]
             return Host(None, [f"the host's variables cannot be read: {error}"])
 
     plan = make_plan({name: host(name) for name in hosts})
-    return {"text": render(plan, tables.documents), "data": plan, "failure": failure(plan)}
+    return {"text": render(plan), "data": plan, "failure": failure(plan)}
 
 
 class FilterModule:

@@ -57,6 +57,9 @@ _value:
     document:
       description: Name of the document's configuration, V(null) for the best known one.
       type: str
+    as_written:
+      description: Whether image and values are the document's, all of them and no others.
+      type: bool
     use_case:
       description: Use case.
       type: str

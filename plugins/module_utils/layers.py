@@ -28,9 +28,9 @@ def merge(lower: Any, upper: Any) -> Any:
     return [merge(None, item) for item in upper] if isinstance(upper, list) else upper
 
 
-def merge_part(layers: Sequence[Tree], part: str) -> dict[str, Any]:
-    """One part of all layers, the last on top."""
-    tree: dict[str, Any] = {}
+def merge_part(layers: Sequence[Tree], part: str, below: Tree | None = None) -> dict[str, Any]:
+    """One part of all layers, the last on top, the first on what is ``below`` them."""
+    tree = dict(below or {})
     for layer in layers:
         tree = merge(tree, layer.get(part, {}))
     return tree

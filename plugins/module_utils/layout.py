@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.layers import Tree, applies
@@ -15,13 +15,21 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.options import did_yo
 MAX_PORT = 65535
 
 
+# What is said of a host on which none was found, and of one that nobody asked.
+NO_GPU = "no NVIDIA GPU was found on the host"
+
+
 @dataclass(frozen=True)
 class GpuSlot:
-    """One GPU to use: its index as nvidia-smi counts and, None where nobody says, its NUMA node and MiB of memory."""
+    """One GPU to use: its index as nvidia-smi counts, and what gpu_info found there; nothing where nobody asked."""
 
     index: int
-    numa_node: int | None = None
-    memory_mib: int | None = None
+    found: Tree = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """What people call it."""
+        return str(self.found.get("product_name") or f"PCI device {self.found.get('device_id')}")
 
 
 def choose_gpus(request: Tree, problems: list[str]) -> list[GpuSlot] | None:
@@ -39,9 +47,7 @@ def choose_gpus(request: Tree, problems: list[str]) -> list[GpuSlot] | None:
         return _named_gpus(asked, count, detected, problems)
     if count is None:
         if not detected and request.get("gpu_type"):
-            problems.append(
-                "serving_recipe_gpu_count: no NVIDIA GPU was found on the host. Set it to plan without one."
-            )
+            problems.append(f"serving_recipe_gpu_count: {NO_GPU}. Set it to plan without one.")
         return detected or None
     if detected and int(count) > len(detected):
         lost = ", ".join(request["detected"].get("missing") or [])
@@ -53,14 +59,9 @@ def choose_gpus(request: Tree, problems: list[str]) -> list[GpuSlot] | None:
 
 
 def _detected(request: Tree) -> list[GpuSlot]:
-    """The host's GPUs; without a driver they have no index, and the order on the bus stands for it."""
+    """The host's GPUs."""
     gpus = (request.get("detected") or {}).get("gpus") or []
-    return [
-        GpuSlot(
-            position if gpu.get("index") is None else gpu["index"], gpu.get("numa_node"), gpu.get("memory_total_mib")
-        )
-        for position, gpu in enumerate(gpus)
-    ]
+    return [GpuSlot(gpu.get("index", position), gpu) for position, gpu in enumerate(gpus)]
 
 
 def _is_count(value: Any) -> bool:
@@ -116,17 +117,15 @@ def _row(request: Tree, table: Sequence[Tree], slots: Sequence[GpuSlot] | None, 
         problems.append(f"{variable}: {asked!r} is not in the hardware table. {supported}{did_you_mean(asked, rows)}")
         return None
 
-    gpus = used_gpus(request, slots)
-    found = {str(row["gpu_type"]) if row else _kind(gpu) for gpu in gpus for row in [_match(gpu, table)]}
+    gpus = [slot for slot in slots or _detected(request) if slot.found]
+    matches = [(slot, _match(slot.found, table)) for slot in gpus]
+    found = {str(row["gpu_type"]) if row else slot.kind for slot, row in matches}
     if asked:
         if found - {asked}:
             problems.append(f"{variable}: {asked} was set, the host has {_by_kind(gpus)}.")
         return rows[asked]
     if not found:
-        problems.append(
-            f"{variable}: no NVIDIA GPU was found on the host. {supported} "
-            "Set it, and serving_recipe_gpu_count, to plan without one."
-        )
+        problems.append(f"{variable}: {NO_GPU}. {supported} Set it, and serving_recipe_gpu_count, to plan without one.")
     elif len(found) > 1:
         problems.append(
             f"{variable}: the GPUs of the host are not all of one kind ({_by_kind(gpus)}). "
@@ -137,17 +136,6 @@ def _row(request: Tree, table: Sequence[Tree], slots: Sequence[GpuSlot] | None, 
     else:
         return rows[found.pop()]
     return None
-
-
-def used_gpus(request: Tree, slots: Sequence[GpuSlot] | None) -> list[Tree]:
-    """What was detected of the GPUs to use."""
-    gpus = (request.get("detected") or {}).get("gpus") or []
-    wanted = {slot.index for slot in slots} if slots else None
-    return [gpu for place, gpu in enumerate(gpus) if wanted is None or gpu.get("index", place) in (*wanted, None)]
-
-
-def _kind(gpu: Tree) -> str:
-    return str(gpu.get("product_name") or f"PCI device {gpu.get('device_id')}")
 
 
 def _match(gpu: Tree, table: Sequence[Tree]) -> Tree | None:
@@ -163,12 +151,11 @@ def _match(gpu: Tree, table: Sequence[Tree]) -> Tree | None:
     )
 
 
-def _by_kind(gpus: Sequence[Tree]) -> str:
+def _by_kind(gpus: Sequence[GpuSlot]) -> str:
     """Which GPU is of which kind: ``0, 1: NVIDIA H200; 2: NVIDIA L40S``."""
     kinds: dict[str, list[str]] = {}
-    for position, gpu in enumerate(gpus):
-        index = gpu.get("index")
-        kinds.setdefault(_kind(gpu), []).append(str(position if index is None else index))
+    for slot in gpus:
+        kinds.setdefault(slot.kind, []).append(str(slot.index))
     return "; ".join(f"{', '.join(indices)}: {kind}" for kind, indices in kinds.items())
 
 
@@ -235,15 +222,16 @@ def lay_out(slots: Sequence[GpuSlot], size: int, first_port: Any, problems: list
         span = f", and {instances} instances take as many ports" if instances > 1 else ""
         problems.append(f"serving_recipe_port: {first_port!r} is not a TCP port, 1 to {MAX_PORT}{span}.")
         return []
-    together = sorted(slots, key=lambda slot: -1 if slot.numa_node is None else slot.numa_node)
+    placed = [(slot.index, slot.found.get("numa_node")) for slot in slots]
+    together = sorted(placed, key=lambda place: -1 if place[1] is None else place[1])
     layout = []
     for number in range(instances):
         members = together[number * size : (number + 1) * size]
-        nodes = {slot.numa_node for slot in members}
+        nodes = {node for _index, node in members}
         layout.append(
             {
                 "name": f"serve-{number}",
-                "gpus": [slot.index for slot in members],
+                "gpus": [index for index, _node in members],
                 "port": int(first_port) + number,
                 "numa_node": nodes.pop() if len(nodes) == 1 else None,
             }

@@ -158,10 +158,9 @@ def check_options(
     ``specs``: the options of a release; ``elsewhere``: all releases by name, oldest first, that one among them, to tell
     of an option that only others have.
     """
-    paths = option_paths(specs)
 
     def unknown(path: tuple[str, ...], siblings: Mapping[str, Any]) -> str:
-        return _of_another_release(path, specs, elsewhere or {}) or _unknown_option(path, siblings, paths)
+        return _of_another_release(path, specs, elsewhere or {}) or _unknown_option(path, siblings, option_paths(specs))
 
     return list(_check_group(options, specs, (), unknown))
 

@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import Tree, applies, leaves, merge_part
+from ansible_collections.trtllm.fleet.plugins.module_utils.layers import Tree, leaves
+from ansible_collections.trtllm.fleet.plugins.module_utils.layout import NO_GPU
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import dotted
 from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import OVERRIDES, RecipeError
 
 PREFIX = "serving_recipe_"
 # With these a host is not asked which GPUs it has.
 ASKED = ("gpu_type", "gpu_count")
-# What the resolver says of a host without GPUs, and of one that nobody asked.
-NO_GPU = "no NVIDIA GPU was found on the host"
 
 NOTHING_RUNS = "nothing runs"
 RUNS_ALREADY = "runs this recipe already"
@@ -202,14 +201,6 @@ def _settings(parts: Tree) -> dict[tuple[str, ...], Any]:
     }
 
 
-def _is_as_written(recipe: Tree, document: Tree) -> bool:
-    """Whether a recipe is what the document says: its image and all of its values, and no others."""
-    facts = {**recipe, "gpus": recipe["gpus_per_instance"]}
-    layers = [layer for layer in document["layers"] if applies(layer, facts)]
-    own = {part: merge_part(layers, part) for part in OVERRIDES}
-    return bool(recipe["image"] == document["image"] and _settings(recipe) == _settings(own))
-
-
 def _shape(instances: Sequence[Tree]) -> str:
     """``4 x 2 GPUs``: instances, and GPUs of each."""
     sizes = " and ".join(str(size) for size in dict.fromkeys(len(instance.get("gpus", [])) for instance in instances))
@@ -257,8 +248,8 @@ def _range(run: Sequence[str]) -> str:
     return "".join([*first[:place], f"[{first[place]}:{_parts(run[-1])[place]}]", *first[place + 1 :]])
 
 
-def render(plan: Mapping[str, Any], documents: Mapping[str, Tree]) -> str:
-    """The plan for a terminal. ``documents`` are the configurations that recipes may be of, by name."""
+def render(plan: Mapping[str, Any]) -> str:
+    """The plan for a terminal."""
     groups, without = plan["groups"], plan["without_recipe"]
     with_recipe = sum(len(group["hosts"]) for group in groups)
     none = sum(len(group["hosts"]) for group in without)
@@ -267,7 +258,7 @@ def render(plan: Mapping[str, Any], documents: Mapping[str, Tree]) -> str:
         lines += [
             "",
             f"{_hosts(len(group['hosts']))}: {shorten(group['hosts'])}",
-            *_indent(_group_lines(group, documents)),
+            *_indent(_group_lines(group)),
         ]
     for group in without:
         lines += ["", f"{_hosts(len(group['hosts']))} without a recipe: {shorten(group['hosts'])}"]
@@ -296,11 +287,11 @@ def _wrap(text: str, first: str, rest: str) -> list[str]:
     )
 
 
-def _group_lines(group: Tree, documents: Mapping[str, Tree]) -> Iterator[str]:
+def _group_lines(group: Tree) -> Iterator[str]:
     recipe = group["recipe"]
     requires = recipe["requires"]
     gpus = f"{recipe['gpu_count']} x {recipe['gpu_type']} ({recipe['architecture']})"
-    yield from _labelled("recipe", [recipe["name"] + _origin(recipe, documents)])
+    yield from _labelled("recipe", [recipe["name"] + _origin(recipe)])
     yield from _labelled("model", [f"{recipe['model']}, {recipe['use_case']}"])
     yield from _labelled("image", [f"{recipe['image']} (TensorRT-LLM {recipe['release']})"])
     yield from _labelled("needs", [f"{gpus}, driver {requires['driver']} or newer"])
@@ -317,12 +308,11 @@ def _group_lines(group: Tree, documents: Mapping[str, Tree]) -> Iterator[str]:
             yield from _labelled(label, [sentence])
 
 
-def _origin(recipe: Tree, documents: Mapping[str, Tree]) -> str:
+def _origin(recipe: Tree) -> str:
     name = recipe.get("document")
     if not name:
         return ""
-    written = _is_as_written(recipe, documents[name])
-    return f", as the document {name} has it" if written else f", based on the document {name}"
+    return f", as the document {name} has it" if recipe["as_written"] else f", based on the document {name}"
 
 
 def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:

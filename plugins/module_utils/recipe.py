@@ -21,12 +21,12 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.layers import (
     source,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.layout import (
+    GpuSlot,
     choose_gpus,
     find_hardware,
     instance_size,
     lay_out,
     odd_number,
-    used_gpus,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.memory import cause, check_context, estimate, problem
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import (
@@ -121,10 +121,12 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
         size = instance_size(request, book, facts, len(slots), problems)
         warnings += odd_number(request, book, facts, len(slots), size) if size else []
         chosen = [layer for layer in _layers(book, tables) if applies(layer, {**facts, "gpus": size})]
-        chosen += tables.several if size and size < len(slots) else []
+    several = tables.several if slots and size and size < len(slots) else []
     own = _operator_layers(request, problems)
-    layers = [*chosen, *own]
-    parts = _parts(layers)
+    layers = [*chosen, *several, *own]
+    written = _merge(chosen)
+    recipe = _merge(several, written)
+    parts = _with_limits(_merge(own, recipe))
     options = parts["engine_options"]
 
     # What can be told of the options is told even where the rest of the request is wrong.
@@ -140,29 +142,30 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     if not (slots and book and model and row and use_case and instances and size and release):
         raise RecipeError(problems)
 
-    plain = _parts(chosen)
-    known = check_rules(plain["engine_options"], model["facts"], size, plain["environment"])
+    known = check_rules(recipe["engine_options"], model["facts"], size, recipe["environment"])
     findings = check_rules(options, model["facts"], size, parts["environment"])
     notes = _sort_findings([each for each in findings if each.path not in refused], known, problems, warnings)
     if problems:
         raise RecipeError(problems)
     row_of_release = tables.releases[release]
-    memory_mib = min(slot.memory_mib or row["memory_mib"] for slot in slots)
+    memory_mib = min(slot.found.get("memory_total_mib") or row["memory_mib"] for slot in slots)
     sliding = row_of_release.get("sliding_window_pools", False)
     memory = estimate(options, model["facts"], size, memory_mib, sliding)
     too_large = problem(memory, model["id"], row["gpu_type"], size)
     if too_large:
         variable = OVERRIDES["engine_options"] if cause(memory) else "serving_recipe_gpus_per_instance"
         raise RecipeError([f"{variable}: {too_large}"])
-    alone = estimate(plain["engine_options"], model["facts"], size, memory_mib, sliding)
     shorter = check_context(memory, model["facts"])
-    notes += _sort_findings(shorter, check_context(alone, model["facts"]), problems, warnings)
+    if shorter:
+        alone = estimate(recipe["engine_options"], model["facts"], size, memory_mib, sliding)
+        notes += _sort_findings(shorter, check_context(alone, model["facts"]), problems, warnings)
 
     short = document["name"] if document else str(model["id"]).rsplit("/", 1)[-1]
     name = f"{short}-{row['gpu_type']}x{size * len(instances)}"
     return {
         "name": name if document else f"{name}-{use_case}",
         "document": document["name"] if document else None,
+        "as_written": document is not None and image == document["image"] and parts == _with_limits(written),
         "model": model["id"],
         "use_case": use_case,
         "gpu_type": row["gpu_type"],
@@ -189,9 +192,9 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
             "disk_bytes": None,
         },
         "memory": memory,
-        "provenance": list(_provenance(parts, layers, chosen)),
+        "provenance": list(_provenance(parts, layers, recipe)),
         "notes": notes,
-        "warnings": [*warnings, *_unusable(request, used_gpus(request, slots))],
+        "warnings": [*warnings, *_unusable(request, slots)],
     }
 
 
@@ -219,14 +222,18 @@ def _layers(book: Tree, tables: Tables) -> list[Tree]:
     return [*([] if "name" in book else tables.base), *book["layers"]]
 
 
-def _parts(layers: Sequence[Tree]) -> dict[str, dict[str, Any]]:
-    """The layers merged. Every limit is there; one that is null is left to Docker."""
-    parts = {part: merge_part(layers, part) for part in OVERRIDES}
-    limits = parts["limits"] = {**dict.fromkeys(LIMITS), **parts["limits"]}
+def _merge(layers: Sequence[Tree], below: Tree | None = None) -> dict[str, dict[str, Any]]:
+    """All parts of the layers, on top of what is ``below`` them."""
+    return {part: merge_part(layers, part, (below or {}).get(part)) for part in OVERRIDES}
+
+
+def _with_limits(parts: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The same with every limit there; one that is null is left to Docker."""
+    limits = {**dict.fromkeys(LIMITS), **parts["limits"]}
     ulimits = limits["ulimits"] if isinstance(limits["ulimits"], Mapping) else {}
     limits["ulimits"] = {name: value for name, value in ulimits.items() if value is not None}
     limits["cap_add"] = limits["cap_add"] or []
-    return parts
+    return {**parts, "limits": limits}
 
 
 def _sort_findings(
@@ -245,17 +252,16 @@ def _sort_findings(
     return notes
 
 
-def _provenance(parts: Tree, layers: Sequence[Tree], chosen: Sequence[Tree]) -> Iterable[dict[str, Any]]:
+def _provenance(parts: Tree, layers: Sequence[Tree], recipe: Tree) -> Iterable[dict[str, Any]]:
     """Every value with its source, and with what the recipe says itself where the operator says something else."""
     for part, tree in parts.items():
-        recipe = merge_part(chosen, part)
         for path, value in leaves(tree):
             origin = source(layers, part, path)
             if origin is None:
                 continue
             option = dotted(path if part == "engine_options" else (part, *path))
             entry = {"option": option, "value": value, "source": origin}
-            instead_of = get(recipe, path, ABSENT)
+            instead_of = get(recipe[part], path, ABSENT)
             if origin == OVERRIDES[part] and instead_of is not ABSENT and instead_of != value:
                 entry["instead_of"] = instead_of
             yield entry
@@ -287,9 +293,9 @@ def _use_case(request: Tree, problems: list[str]) -> str | None:
     return None
 
 
-def _unusable(request: Tree, used: Sequence[Tree]) -> list[str]:
+def _unusable(request: Tree, slots: Sequence[GpuSlot]) -> list[str]:
     """GPUs on which no server will start, for a plan; the preflight refuses them."""
-    in_parts = [str(gpu.get("address")) for gpu in used if gpu.get("mig")]
+    in_parts = [str(slot.found.get("address")) for slot in slots if slot.found.get("mig")]
     lost = (request.get("detected") or {}).get("missing") or []
     return [
         *([f"serving_recipe_gpus: in MIG mode: {', '.join(in_parts)}."] if in_parts else []),

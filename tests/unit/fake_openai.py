@@ -150,7 +150,7 @@ def raw(data: bytes) -> Answer:
 
 def hang(handler: Handler) -> None:
     """Nothing, for longer than any test's deadline."""
-    time.sleep(5)
+    time.sleep(60)
 
 
 def reset(handler: Handler) -> None:

@@ -704,7 +704,8 @@ def test_deadline_is_kept(run: Run, path: str, answer: Answer) -> None:
     assert result["failed"] is True
     assert result["stage"] == {"health": "health", "models": "model", "chat": "completion"}[path]
     assert "no complete answer within" in result["msg"]
-    assert 1 < elapsed < 4
+    # Left to themselves these answers take up to a minute; a busy machine may stand still for seconds.
+    assert 1 < elapsed < 20
 
 
 def test_deadline_is_kept_while_resolving(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def refused(*problems: str) -> Host:
 
 
 def text_of(hosts: dict[str, Host]) -> str:
-    return render(make_plan(hosts), {})
+    return render(make_plan(hosts))
 
 
 # What runs now

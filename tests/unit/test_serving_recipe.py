@@ -61,6 +61,7 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
     assert recipe == {
         "name": "gpt-oss-120b-b200x8-low_latency",
         "document": None,
+        "as_written": False,
         "model": "openai/gpt-oss-120b",
         "use_case": "low_latency",
         "gpu_type": "b200",
