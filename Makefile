@@ -45,8 +45,8 @@ sanity: $(venv) ## ansible-test sanity, on every Python here that a host may hav
 	tools/sanity.sh
 
 .PHONY: molecule
-molecule: $(venv) ## A Molecule scenario on lab hosts (SCENARIO=default)
-	molecule test --scenario-name $(or $(SCENARIO),default)
+molecule: $(venv) ## The Molecule scenarios on lab hosts, or one of them (SCENARIO=default)
+	@for scenario in $(or $(SCENARIO),$(notdir $(wildcard molecule/*))); do molecule test --scenario-name $$scenario; done
 
 .PHONY: faults
 faults: $(venv) ## Dry run, faults, recovery and secrets on a lab host (slow)
@@ -55,6 +55,14 @@ faults: $(venv) ## Dry run, faults, recovery and secrets on a lab host (slow)
 .PHONY: bench-recipes
 bench-recipes: $(venv) ## CPU time of the controller for the recipes of a fleet (HOSTS=1000)
 	PYTHONPATH=collections python -m tools.bench recipes --hosts $(or $(HOSTS),1000)
+
+.PHONY: bench-hashing
+bench-hashing: $(venv) ## Speed of verifying a model beside sha256sum on all cores (FILES=15 SIZE=2, in GiB)
+	PYTHONPATH=collections python -m tools.bench hashing --files $(or $(FILES),15) --size $(or $(SIZE),2)
+
+.PHONY: bench-weights
+bench-weights: $(venv) ## A model on 1, 2, 4, 8 hosts: from the hub, with rsync, and ours (root; REPEAT=1)
+	PYTHONPATH=collections python -m tools.bench weights --repeat $(or $(REPEAT),1)
 
 .PHONY: docs
 docs: $(venv) ## Write the documents that are generated from specs and data

@@ -82,9 +82,7 @@ def role_readme(role: Path) -> str:
 
 
 def plugin_docs(plugin: Path) -> dict[str, Any]:
-    """DOCUMENTATION, EXAMPLES and RETURN of a plugin; for a YAML file beside a filter they are its keys."""
-    if plugin.suffix == ".yml":
-        return yaml.safe_load(plugin.read_text())
+    """DOCUMENTATION, EXAMPLES and RETURN of a plugin."""
     constants = {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in ast.parse(plugin.read_text()).body
@@ -124,7 +122,7 @@ def plugin_section(docs: dict[str, Any]) -> str:
 
 def modules_page() -> str:
     """docs/modules.md, from the documentation that the modules and filters carry."""
-    found = [*(ROOT / "plugins/modules").glob("*.py"), *(ROOT / "plugins/filter").glob("*.[py]*")]
+    found = [*(ROOT / "plugins/modules").glob("*.py"), *(ROOT / "plugins/filter").glob("*.py")]
     documented = [docs for plugin in sorted(found) if "DOCUMENTATION" in (docs := plugin_docs(plugin))]
     head = f"# Modules and filters of {COLLECTION}\n\n<!-- Written by `make docs` from the plugins. -->\n"
     return "\n".join([head, *map(plugin_section, documented)])

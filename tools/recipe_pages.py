@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables
 from ansible_collections.trtllm.fleet.plugins.module_utils.layers import ABSENT, Tree, get, leaves
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import dotted, select_release
+from ansible_collections.trtllm.fleet.plugins.module_utils.options import DYNAMO_RUNTIME, dotted, select_release
 from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import (
     IMAGE_REPOSITORY,
     OVERRIDES,
@@ -22,6 +21,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import (
     RecipeError,
     resolve,
 )
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
 from tools.markdown import bullets, literal, table
 
 TABLES = load_tables()
@@ -103,8 +103,9 @@ def parts(recipe: Tree) -> dict[str, Any]:
 # Words.
 
 
-def short(model: str) -> str:
-    return model.rsplit("/", 1)[-1]
+def short(name: str) -> str:
+    """The last part of the name of a model or an image."""
+    return name.rsplit("/", 1)[-1]
 
 
 def words(use_case: str) -> str:
@@ -183,7 +184,7 @@ def overview(models: Mapping[str, Resolved]) -> str:
             "`serving_recipe_name` selects one, exactly as its document has it. "
             "Their values are in [recipes/documents.md](recipes/documents.md).\n",
             table(
-                ["serving_recipe_name", "What it is", "Model", "Use case", "GPUs of an instance", "Image tag"],
+                ["serving_recipe_name", "What it is", "Model", "Use case", "GPUs of an instance", "Image"],
                 map(document_row, TABLES.documents.values()),
             ),
             hardware(),
@@ -249,7 +250,7 @@ def document_row(document: Tree) -> list[str]:
         f"`{short(document['model'])}`",
         words(document["use_case"]),
         supported(document),
-        f"`{document['image'].rsplit(':', 1)[-1]}`",
+        f"`{short(document['image'])}`",
     ]
 
 
@@ -295,6 +296,7 @@ def releases() -> str:
         [
             name,
             ", ".join(f"**`{tag}`**" if tag == row["default_tag"] else f"`{tag}`" for tag in row["tags"]),
+            codes(row.get("runtime_tags", [])),
             row["cuda"],
             row["driver_floor"],
             ", ".join(row["architectures"]),
@@ -313,6 +315,8 @@ def releases() -> str:
             "A tag that is not in the table is taken for the newest release that is not newer, with a warning.\n",
             bullets(
                 [
+                    f"Tags of Dynamo's runtime: those of an image named `{DYNAMO_RUNTIME}`, in any registry, "
+                    "count NVIDIA Dynamo's releases.",
                     "Health: what `/health` is while the engine loads, a refused connection or 503.",
                     "Last word: which wins where the options file and the command line disagree.",
                     "Harmony: whether answers are parsed; where not, `content` is the model's raw output.",
@@ -323,6 +327,7 @@ def releases() -> str:
                 [
                     "Release",
                     "Image tags",
+                    "Tags of Dynamo's runtime",
                     "CUDA",
                     "Driver from",
                     "Runs gpt-oss on",
@@ -527,6 +532,7 @@ def documents_page(documents: Mapping[str, Resolved]) -> str:
         text += [
             f"## {name}\n",
             f"{document['title']}.\n",
+            *(["It can be planned; nothing in this collection runs it yet.\n"] if document.get("worker") else []),
             table(
                 ["Model", "Use case", "Image", "GPUs of an instance"],
                 [

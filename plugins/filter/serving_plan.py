@@ -62,23 +62,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible.errors import AnsibleError
-from ansible.module_utils.common.yaml import yaml_load
 from jinja2 import UndefinedError
 
-from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import DATA, load_tables
 from ansible_collections.trtllm.fleet.plugins.module_utils.plan import Host, failure, look_up, make_plan, render
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import resolve
-
-DEFAULTS = DATA.parent / "defaults" / "main.yml"
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_defaults, serving_recipe
 
 
 def serving_plan(hosts: Sequence[str], variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The plan of a fleet, as DOCUMENTATION tells."""
-    tables, defaults = load_tables(), yaml_load(DEFAULTS.read_text(encoding="utf-8"))
 
     def host(name: str) -> Host:
         try:
-            return look_up(variables[name], defaults, lambda request: resolve(request, tables))
+            return look_up(variables[name], load_defaults(), serving_recipe)
         except (AnsibleError, UndefinedError) as error:
             # Variables are templates until they are used.
             return Host(None, [f"the host's variables cannot be read: {error}"])

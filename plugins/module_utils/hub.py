@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a model hub has of a repository, and whether a local copy is that.
+"""What a model hub has of a repository.
 
 The HTTP API is that of the Hugging Face Hub, as its client (huggingface_hub 2.4) uses it:
 ``/api/models/REPO/revision/REV``, ``/api/models/REPO/tree/COMMIT`` in pages, ``/REPO/resolve/COMMIT/PATH``;
@@ -11,20 +11,19 @@ refusals are told apart by ``X-Error-Code``.
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import http.client
 import json
-import os
 import re
 import ssl
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Callable
 from urllib.parse import quote, urljoin, urlsplit
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import Manifest, RemoteFile
 
 # The statuses after which the hub's own client tries again.
 RETRY_STATUSES = (408, 429, 500, 502, 503, 504)
@@ -34,57 +33,10 @@ LONGEST_WAIT = 8.0
 # Bytes of one answer. A page of a tree has at most 1000 entries of a few hundred bytes.
 ANSWER_LIMIT = 16 * 1024 * 1024
 ANSWER_BLOCK = 64 * 1024
-# SHA-256 runs at 1.7 GB/s on a core with SHA extensions; eight of them outrun an NVMe disk.
-HASHING_THREADS = 8
-HASHING_BLOCK = 1024 * 1024
-# Under the copy itself, so that it goes where the copy goes.
-MARKER = os.path.join(".cache", "trtllm-fleet", "verified.json")
 
 
 class HubError(Exception):
-    """The message that an operator gets: cause, and the variable to change. ``result`` is what is known even so."""
-
-    def __init__(self, message: str, result: Mapping[str, Any] | None = None) -> None:
-        super().__init__(message)
-        self.result = dict(result or {})
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file of a revision: with ``sha256`` if it is a large one, else with ``git_oid``, git's name for the content."""
-
-    path: str
-    size: int
-    sha256: str | None = None
-    git_oid: str | None = None
-
-    @property
-    def digest(self) -> str:
-        """What the content must hash to, with the name of the algorithm."""
-        return f"sha256:{self.sha256}" if self.sha256 else f"git:{self.git_oid}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Path, size in bytes, and ``sha256`` or ``git_oid``."""
-        checksum = {"sha256": self.sha256} if self.sha256 else {"git_oid": self.git_oid}
-        return {"path": self.path, "size": self.size, **checksum}
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a revision of a repository consists of."""
-
-    commit: str
-    gated: bool
-    files: list[RemoteFile]
-
-    def as_dict(self) -> dict[str, Any]:
-        """As the module returns it; ``total_bytes`` is the size of all files together."""
-        return {
-            "commit": self.commit,
-            "gated": self.gated,
-            "files": [file.as_dict() for file in self.files],
-            "total_bytes": sum(file.size for file in self.files),
-        }
+    """The message that an operator gets: cause, and the variable to change."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +77,7 @@ class Hub:
             context = ssl.create_default_context(cafile=self.ca_file or None)
         except OSError as error:
             raise HubError(f"Cannot read CA file {self.ca_file}: {error}. Correct model_weights_ca_file.") from error
+        # urllib takes a proxy from the environment.
         self.opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirect())
         self.ends = self.clock() + self.deadline
 
@@ -205,6 +158,8 @@ def _trouble(url: str, error: Exception) -> str:
 
 def _remedy(answer: Answer | None, with_token: bool) -> str:
     """What to do about a hub that gives no usable answer."""
+    if answer is None and urllib.request.getproxies():
+        return "Correct model_weights_hub_url, model_weights_proxy or model_weights_no_proxy."
     if answer is None:
         return "Correct model_weights_hub_url, or the way from the host to it."
     if answer.status == 429 and not with_token:
@@ -239,11 +194,13 @@ def refusal(answer: Answer, hub_url: str, with_token: bool, repository: str, rev
             f"{repository} has no revision {revision}. Set model_weights_revision to a branch, a tag, "
             f"or a commit listed at {page}/commits/main."
         )
+    if answer.status == 407:
+        return f"The proxy to {hub_url} wants a name and a password: correct model_weights_proxy."
     return f"{hub_url} does not answer as a model hub (status {answer.status}). Correct model_weights_hub_url."
 
 
-def fetch_manifest(hub: Hub, repository: str, revision: str, exclude: Sequence[str]) -> Manifest:
-    """Ask the hub for the files of a revision, without those that ``exclude`` names.
+def fetch_manifest(hub: Hub, repository: str, revision: str, exclude: Sequence[str]) -> tuple[Manifest, bool]:
+    """Ask the hub for the files of a revision, without those that ``exclude`` names, and whether access is granted.
 
     Raises HubError: no such repository or revision, no access, a bad token, no or a nonsensical answer.
     """
@@ -274,11 +231,15 @@ def fetch_manifest(hub: Hub, repository: str, revision: str, exclude: Sequence[s
     wanted = [file for file in files if not is_excluded(file.path, exclude)]
     if not wanted:
         raise HubError(f"Nothing is left of {repository} at {revision}: correct model_weights_exclude.")
+    try:
+        manifest = Manifest(repository, commit, wanted)
+    except ValueError as error:
+        raise HubError(f"{repository} cannot be stored: {error}. Correct model_weights_exclude.") from error
     if gated:
         # The listing of a gated repository is public, its files are not.
         largest = max(wanted, key=lambda file: file.size)
         ask(f"/{repository}/resolve/{commit}/{quote(largest.path)}", "HEAD")
-    return Manifest(commit, gated, wanted)
+    return manifest, gated
 
 
 def parse_revision(body: bytes) -> tuple[str, bool]:
@@ -294,16 +255,10 @@ def parse_tree(body: bytes) -> list[RemoteFile]:
     """The files of one page of a tree. Raises ValueError, TypeError or KeyError when the page is not one."""
     files = []
     for entry in json.loads(body):
-        if entry["type"] != "file":
-            continue
-        path, size, large = entry["path"], entry["size"], entry.get("lfs")
-        # Paths are joined to local directories.
-        if not isinstance(size, int) or {"", ".", ".."} & set(path.split("/")):
-            raise ValueError(f"file {path!r} of {size!r} bytes")
-        checksum = large["oid"] if large else entry["oid"]
-        if not re.fullmatch(r"[0-9a-f]{64}" if large else r"[0-9a-f]{40}", checksum):
-            raise ValueError(f"checksum {checksum!r} of {path!r}")
-        files.append(RemoteFile(path, size, **({"sha256": checksum} if large else {"git_oid": checksum})))
+        if entry["type"] == "file":
+            large = entry.get("lfs")
+            checksum = {"sha256": large["oid"]} if large else {"git_oid": entry["oid"]}
+            files.append(RemoteFile(entry["path"], entry["size"], **checksum))
     return files
 
 
@@ -322,112 +277,3 @@ def next_page(headers: Mapping[str, str], hub_url: str) -> str | None:
 def is_excluded(path: str, exclude: Iterable[str]) -> bool:
     """Whether a glob names the path, as the hub's client has it: ``*`` crosses slashes, ``folder/`` means all in it."""
     return any(fnmatch.fnmatchcase(path, glob + "*" if glob.endswith("/") else glob) for glob in exclude)
-
-
-def missing_bytes(files: Iterable[RemoteFile], directory: str) -> int:
-    """Bytes of the files that are not in the directory with their size."""
-    return sum(file.size for file in files if _stat(directory, file) is None)
-
-
-def _stat(directory: str, file: RemoteFile) -> os.stat_result | None:
-    """The file's status, or None unless it is there with its size."""
-    try:
-        status = os.stat(os.path.join(directory, file.path))
-    except OSError:
-        return None
-    return status if status.st_size == file.size else None
-
-
-@dataclass(frozen=True)
-class Verification:
-    """``missing`` files are not there or have another size, ``corrupt`` ones have other content."""
-
-    missing: list[str]
-    corrupt: list[str]
-    hashed_bytes: int
-
-
-def verify(files: Sequence[RemoteFile], directory: str, remember: bool) -> Verification:
-    """Compare a directory with the files of a manifest, by size and checksum.
-
-    Good files are remembered in the directory, when ``remember`` says so, by size, time of modification and checksum:
-    the next call hashes only what changed. Raises OSError on files that cannot be read.
-    """
-    known = read_marker(directory)
-    # Taken before the hashing, so what changes meanwhile is hashed again next time.
-    statuses = {file.path: _stat(directory, file) for file in files}
-    marks = {path: [status.st_size, status.st_mtime_ns] for path, status in statuses.items() if status}
-    present = [file for file in files if file.path in marks]
-    doubtful = [file for file in present if known.get(file.path) != [*marks[file.path], file.digest]]
-    with ThreadPoolExecutor(min(HASHING_THREADS, os.cpu_count() or 1)) as pool:
-        digests = pool.map(lambda file: digest_of(os.path.join(directory, file.path), file), doubtful)
-        corrupt = {file.path for file, digest in zip(doubtful, digests) if digest != file.digest}
-    good = {file.path: [*marks[file.path], file.digest] for file in present if file.path not in corrupt}
-    if remember and good != known:
-        write_marker(directory, good)
-    return Verification(
-        missing=[file.path for file in files if file.path not in marks],
-        corrupt=[file.path for file in present if file.path in corrupt],
-        hashed_bytes=sum(file.size for file in doubtful),
-    )
-
-
-def digest_of(path: str, like: RemoteFile) -> str:
-    """Checksum of a local file, of the kind that the hub has for ``like``. Raises OSError."""
-    if like.sha256:
-        name, digest = "sha256", hashlib.sha256()
-    else:
-        # git's names for contents are SHA-1 over a header and the content.
-        name, digest = "git", hashlib.new("sha1", b"blob %d\0" % like.size, usedforsecurity=False)
-    with open(path, "rb") as content:
-        for block in iter(lambda: content.read(HASHING_BLOCK), b""):
-            digest.update(block)
-    return f"{name}:{digest.hexdigest()}"
-
-
-def read_marker(directory: str) -> dict[str, list[Any]]:
-    """What was good before, by path: size, time of modification in ns, checksum. Empty when it cannot be read."""
-    try:
-        with open(os.path.join(directory, MARKER), encoding="utf-8") as marker:
-            document = json.load(marker)
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def write_marker(directory: str, good: Mapping[str, list[Any]]) -> None:
-    """Replace the marker in one step. Raises OSError."""
-    path = os.path.join(directory, MARKER)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path + ".new", "w", encoding="utf-8") as marker:
-        json.dump(good, marker, indent=1, sort_keys=True)
-    os.replace(path + ".new", path)
-
-
-def compare(manifest: Manifest, local_dir: str, with_checksums: bool, remember: bool) -> dict[str, Any]:
-    """How a local copy stands, as the module returns it. Raises HubError on what makes it unfit to serve."""
-    directory = local_dir.replace("{commit}", manifest.commit)
-    result: dict[str, Any] = {"local_dir": directory, "missing_bytes": missing_bytes(manifest.files, directory)}
-    if not with_checksums:
-        return result
-    try:
-        found = verify(manifest.files, directory, remember)
-    except OSError as error:
-        raise HubError(f"Cannot verify {directory}: {error}. Look at the disk of model_weights_dir.", result) from error
-    result["missing"] = found.missing
-    result["corrupt"] = [os.path.join(directory, path) for path in found.corrupt]
-    result["hashed_bytes"] = found.hashed_bytes
-    if found.missing or found.corrupt:
-        lists = (("missing", found.missing), ("with other content", found.corrupt))
-        summary = "; ".join(f"{len(paths)} {what}: {_some(paths)}" for what, paths in lists if paths)
-        raise HubError(
-            f"Of {len(manifest.files)} files in {directory}, {summary}. Remove what has other content and download "
-            "again; if it comes back, suspect the disk of model_weights_dir, or model_weights_hub_url.",
-            result,
-        )
-    return result
-
-
-def _some(paths: Sequence[str]) -> str:
-    """The first few of a list that may be long."""
-    return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")

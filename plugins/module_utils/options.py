@@ -14,6 +14,8 @@ Row = Mapping[str, Any]
 
 # As many names as one still reads in an error; a longer list is left to the release table.
 MAX_LISTED = 16
+# Last component of an image whose tags count releases of NVIDIA Dynamo, in whichever registry it is.
+DYNAMO_RUNTIME = "tensorrtllm-runtime"
 
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
@@ -96,38 +98,43 @@ def _merge(base: Row, changes: Row) -> dict[str, Any]:
 
 def image_tag(image: str) -> str | None:
     """The tag of an image reference; None without one. A digest that follows is not part of it."""
-    name = image.split("@", 1)[0].rsplit("/", 1)[-1]
-    return name.split(":", 1)[1] if ":" in name else None
+    return _name_and_tag(image)[1] or None
+
+
+def _name_and_tag(image: str) -> tuple[str, str]:
+    """The last component of an image reference, and its tag, empty without one."""
+    name, _colon, tag = image.split("@", 1)[0].rsplit("/", 1)[-1].partition(":")
+    return name, tag
 
 
 def select_release(image: str, releases: Mapping[str, Row]) -> tuple[str, str]:
     """The name of the release row that an image's tag stands for, and a warning, empty where the row has that very tag.
 
-    A tag that no row has takes the newest row not newer than itself; rows named otherwise than by version have no part.
+    A tag that no row has takes the row of the newest tag not newer than itself; tags that are no version have no part.
     Raises ValueError where the tag tells no release, a major version far from any row's, or one older than every row.
     """
-    tag = image_tag(image) or ""
-    for name, row in releases.items():
-        if tag in row["tags"]:
-            return name, ""
+    name, tag = _name_and_tag(image)
+    column, product = ("runtime_tags", "Dynamo") if name == DYNAMO_RUNTIME else ("tags", "TensorRT-LLM")
+    tags = {known: release for release, row in releases.items() for known in row.get(column, [])}
+    if tag in tags:
+        return tags[tag], ""
 
-    tags = [known for row in releases.values() for known in row["tags"]]
     known = f"Known tags: {', '.join(tags)}.{did_you_mean(tag, tags)}"
     version = _minor(tag)
-    numbered = {minor: name for name in releases if (minor := _minor(name))}
-    # A tag such as 25.12 is a date, or counts something else than releases of TensorRT-LLM.
+    numbered = {minor: release for each, release in tags.items() if (minor := _minor(each))}
+    # A tag such as 25.12 is a date, or counts something else than releases.
     if version is None or version[0] > max(numbered)[0] + 1:
         raise ValueError(
-            f"the tag of {image!r} must tell the TensorRT-LLM release; "
-            f"where it does not, set serving_recipe_trtllm_release to the one it is, of {', '.join(releases)}. {known}"
+            f"the tag of {image!r} must tell the {product} release; where it does not, "
+            f"set serving_recipe_trtllm_release to its release of TensorRT-LLM, of {', '.join(releases)}. {known}"
         )
-    older = {minor: name for minor, name in numbered.items() if minor <= version}
+    older = {minor: release for minor, release in numbered.items() if minor <= version}
     if not older:
-        raise ValueError(f"TensorRT-LLM {tag} is older than every known release. {known}")
-    name = older[max(older)]
+        raise ValueError(f"{product} {tag} is older than every known release. {known}")
+    release = older[max(older)]
     return (
-        name,
-        f"tag {tag!r} is in no row of the release table; its options are checked as those of TensorRT-LLM {name}",
+        release,
+        f"tag {tag!r} is in no row of the release table; its options are checked as those of TensorRT-LLM {release}",
     )
 
 

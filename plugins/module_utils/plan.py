@@ -16,8 +16,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.layers import Tree, l
 from ansible_collections.trtllm.fleet.plugins.module_utils.layout import NO_GPU
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import dotted
 from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import OVERRIDES, RecipeError
+from ansible_collections.trtllm.fleet.plugins.module_utils.request import PREFIX, read_request
 
-PREFIX = "serving_recipe_"
 # With these a host is not asked which GPUs it has.
 ASKED = ("gpu_type", "gpu_count")
 
@@ -64,11 +64,9 @@ def look_up(variables: Tree, defaults: Tree, resolver: Callable[[Tree], Tree]) -
     """
     gpus = variables.get("__plan_gpus") or {"skipped": True}
     known = "gpus" in gpus
-    # Role serving_recipe names what it asks for after its variables.
-    request = {name[len(PREFIX) :]: variables.get(name, default) for name, default in defaults.items()}
+    request = read_request(variables, defaults, gpus if known else None)
     try:
-        named = [name for name in variables if name.startswith(PREFIX)]
-        recipe = resolver({**request, "detected": gpus if known else None, "variables": named})
+        recipe = resolver(request)
     except RecipeError as error:
         if known or gpus.get("skipped"):
             return Host(None, error.problems)
@@ -293,6 +291,8 @@ def _group_lines(group: Tree) -> Iterator[str]:
     gpus = f"{recipe['gpu_count']} x {recipe['gpu_type']} ({recipe['architecture']})"
     yield from _labelled("recipe", [recipe["name"] + _origin(recipe)])
     yield from _labelled("model", [f"{recipe['model']}, {recipe['use_case']}"])
+    if recipe.get("worker"):
+        yield from _labelled("worker", [f"{recipe['worker']}, a part of disaggregated serving; site.yml refuses it"])
     yield from _labelled("image", [f"{recipe['image']} (TensorRT-LLM {recipe['release']})"])
     yield from _labelled("needs", [f"{gpus}, driver {requires['driver']} or newer"])
     yield from _labelled("instances", _instance_lines(recipe["instances"]))

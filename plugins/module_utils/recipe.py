@@ -96,7 +96,7 @@ class RecipeError(ValueError):
 
 
 def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
-    """The recipe for a request; the docs of the filter ``trtllm.fleet.serving_recipe`` describe both.
+    """The recipe for a request; the docs of the module ``trtllm.fleet.serving_recipe`` describe both.
 
     Raises RecipeError with every problem that can be found at once.
     """
@@ -142,8 +142,9 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     if not (slots and book and model and row and use_case and instances and size and release):
         raise RecipeError(problems)
 
-    known = check_rules(recipe["engine_options"], model["facts"], size, recipe["environment"])
-    findings = check_rules(options, model["facts"], size, parts["environment"])
+    worker = document.get("worker") if document else None
+    known = check_rules(recipe["engine_options"], model["facts"], size, recipe["environment"], worker)
+    findings = check_rules(options, model["facts"], size, parts["environment"], worker)
     notes = _sort_findings([each for each in findings if each.path not in refused], known, problems, warnings)
     if problems:
         raise RecipeError(problems)
@@ -168,6 +169,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
         "as_written": document is not None and image == document["image"] and parts == _with_limits(written),
         "model": model["id"],
         "use_case": use_case,
+        "worker": worker,
         "gpu_type": row["gpu_type"],
         "gpu_count": size * len(instances),
         "gpus_per_instance": size,

@@ -35,12 +35,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What rules look at: the merged engine options of one instance, the ``facts`` of its model, its GPUs."""
+    """What rules look at: the merged engine options of one instance, the ``facts`` of its model, its GPUs.
+
+    ``worker``: which part of disaggregated serving it is, as the recipe has it.
+    """
 
     options: Mapping[str, Any]
     facts: Mapping[str, Any]
     gpus: int
     environment: Mapping[str, Any] = field(default_factory=dict)
+    worker: str | None = None
 
     def get(self, *path: str) -> Any:
         return get(self.options, path)
@@ -220,7 +224,12 @@ def length_of_context(it: Configuration) -> Iterator[Finding]:
 
 
 def length_of_prompts(it: Configuration) -> Iterator[Finding]:
-    """LLM._check_arguments refuses such a prompt (TensorRT-LLM pull request 6259); published configurations do too."""
+    """LLM._check_arguments refuses such a prompt (TensorRT-LLM pull request 6259); published configurations do too.
+
+    Not one that another worker has read (is_gen_only).
+    """
+    if it.worker == "decode":
+        return
     tokens = it.integer("max_num_tokens", default=DEFAULT_MAX_NUM_TOKENS)
     longest = it.integer("max_seq_len", default=it.facts["context"])
     if it.get("enable_chunked_prefill") is True or tokens is None or longest is None or tokens >= longest:
@@ -341,12 +350,17 @@ RULES: tuple[Rule, ...] = (
 
 
 def check_rules(
-    options: Mapping[str, Any], model: Mapping[str, Any], gpus: int, environment: Mapping[str, Any] | None = None
+    options: Mapping[str, Any],
+    model: Mapping[str, Any],
+    gpus: int,
+    environment: Mapping[str, Any] | None = None,
+    worker: str | None = None,
 ) -> list[Finding]:
     """All findings of all rules, in their order.
 
     ``options``: the merged engine options; ``model``: the ``facts`` of the model file; ``gpus``: those of one instance;
-    ``environment``: the instance's environment variables. Raises nothing for odd values of options.
+    ``environment``: the instance's environment variables; ``worker``: as the recipe has it. Raises nothing for odd
+    values of options.
     """
-    it = Configuration(options, model, gpus, environment or {})
+    it = Configuration(options, model, gpus, environment or {}, worker)
     return [finding for rule in RULES for finding in rule(it)]

@@ -140,11 +140,12 @@ class Systemd:
 
 @dataclass(frozen=True)
 class Waited:
-    """How the wait for a unit ended: ``problem`` is empty when the unit finished its work."""
+    """How the wait for a unit ended: ``problem`` is empty when the unit finished its work, or is ``at_work`` yet."""
 
     unit: Unit
     problem: str
     seconds: float
+    at_work: bool = False
 
 
 def wait_finished(
@@ -152,11 +153,16 @@ def wait_finished(
     name: str,
     timeout: float,
     interval: float,
+    turn: float | None = None,
+    waited: float = 0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Waited:
-    """Wait until a oneshot unit has finished, failed, or ``timeout`` seconds have passed. Raises UnitError."""
-    start = clock()
+    """Wait until a oneshot unit has finished, failed, or ``timeout`` seconds have passed. Raises UnitError.
+
+    ``waited``: seconds of the timeout that have passed already. ``turn``: seconds after which to return in any case.
+    """
+    start = clock() - waited
     seen_at_work = False
     while True:
         unit = systemd.unit(name)
@@ -175,4 +181,9 @@ def wait_finished(
         seen_at_work = True
         if seconds >= timeout:
             return Waited(unit, f"{unit}, not finished after {timeout:g} s", seconds)
-        sleep(min(interval, timeout - seconds))
+        left = timeout - seconds
+        if turn is not None:
+            if seconds - waited >= turn:
+                return Waited(unit, "", seconds, at_work=True)
+            left = min(left, turn - (seconds - waited))
+        sleep(min(interval, left))

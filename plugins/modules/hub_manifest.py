@@ -7,18 +7,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: hub_manifest
-short_description: List the files of a model on a hub, and compare a local copy with them
+short_description: List the files of a model on a hub
 version_added: 0.1.0
 description:
   - Resolves a revision of a model repository to its commit and lists its files with their sizes and checksums,
     from any hub that speaks the API of the Hugging Face Hub.
+  - Goes through a proxy where the environment names one.
   - Downloads no model file. What cannot be downloaded fails here in seconds, with the role variable to change.
-  - With O(local_dir), tells how much of it is still missing; with O(verify), whether every file is what the hub has.
-    C(hf download) itself checks sizes only, and succeeds on a directory with files in it while the hub refuses it.
 attributes:
   check_mode:
     support: full
-    description: Reads only. With O(verify), files found good are not remembered in check mode.
+    description: Reads only.
   diff_mode:
     support: none
     description: There is nothing to show; the module changes nothing.
@@ -63,22 +62,6 @@ options:
     description: Seconds for all requests together, waits included.
     type: int
     default: 120
-  local_dir:
-    description:
-      - Directory of the copy; it need not be there.
-      - C({commit}) in it stands for the commit that O(revision) resolves to.
-      - Required with O(verify).
-    type: str
-  verify:
-    description:
-      - Check size and SHA-256 of every file in O(local_dir), and fail unless all are there and sound.
-      - The result of a failure has RV(missing) and RV(corrupt) too. Remove corrupt files before a new download;
-        C(hf download) takes them for done otherwise.
-      - Files found good are remembered in C(.cache/trtllm-fleet/verified.json) in O(local_dir), with their size and
-        time of modification, and are not hashed again until one of these or the checksum on the hub changes.
-        Remove that file to hash all of them.
-    type: bool
-    default: false
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 """
@@ -89,40 +72,39 @@ EXAMPLES = r"""
     repository: openai/gpt-oss-120b
   register: manifest
 
-- name: See what is still to be downloaded
+- name: See whether a token may read a gated one, on a mirror behind a proxy
   trtllm.fleet.hub_manifest:
-    repository: openai/gpt-oss-120b
+    hub_url: https://hub.example.com
+    repository: example/gated-model
     token: "{{ model_weights_token }}"
-    local_dir: /srv/models/gpt-oss-120b/{commit}
-  register: manifest
-
-- name: Fail unless every file is what the hub has
-  trtllm.fleet.hub_manifest:
-    repository: openai/gpt-oss-120b
-    revision: "{{ manifest.commit }}"
-    local_dir: /srv/models/gpt-oss-120b/{commit}
-    verify: true
+  environment:
+    https_proxy: http://proxy.example.com:3128
 """
 
 RETURN = r"""
+repository:
+  description: O(repository) as given.
+  returned: success
+  type: str
+  sample: openai/gpt-oss-120b
 commit:
   description: The commit that O(revision) resolves to.
-  returned: when the hub answered
+  returned: success
   type: str
   sample: b5c939de8f754692c1647ca79fbf85e8c1e70f8a
 revision:
   description: O(revision) as given.
-  returned: when the hub answered
+  returned: success
   type: str
   sample: main
 gated:
   description: Whether access to the files has to be granted. When true, the token's access was checked.
-  returned: when the hub answered
+  returned: success
   type: bool
   sample: false
 files:
   description: The files, without the excluded ones. Large ones have C(sha256), the others C(git_oid).
-  returned: when the hub answered
+  returned: success
   type: list
   elements: dict
   sample:
@@ -134,43 +116,14 @@ files:
       sha256: 68a8dc1f8e2e5996cb702f14332a25ddf3463daeab2df68e21ca09ef181203c3
 total_bytes:
   description: Size of RV(files) together, in bytes.
-  returned: when the hub answered
+  returned: success
   type: int
   sample: 65276852092
-local_dir:
-  description: O(local_dir) with the commit in its place.
-  returned: with O(local_dir)
-  type: str
-  sample: /srv/models/gpt-oss-120b/b5c939de8f754692c1647ca79fbf85e8c1e70f8a
-missing_bytes:
-  description: Bytes of those files that are not in O(local_dir), or have another size there.
-  returned: with O(local_dir)
-  type: int
-  sample: 0
-missing:
-  description: Files that are not in O(local_dir), or have another size there.
-  returned: with O(verify)
-  type: list
-  elements: str
-  sample: []
-corrupt:
-  description: Absolute paths of files whose content is not what the hub has.
-  returned: with O(verify)
-  type: list
-  elements: str
-  sample: []
-hashed_bytes:
-  description: How much had to be read to tell.
-  returned: with O(verify)
-  type: int
-  sample: 0
 """
-
-from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.hub import Hub, HubError, compare, fetch_manifest
+from ansible_collections.trtllm.fleet.plugins.module_utils.hub import Hub, HubError, fetch_manifest
 
 
 def main() -> None:
@@ -185,24 +138,17 @@ def main() -> None:
             "timeout": {"type": "int", "default": 10},
             "retries": {"type": "int", "default": 5},
             "deadline": {"type": "int", "default": 120},
-            "local_dir": {"type": "str"},
-            "verify": {"type": "bool", "default": False},
         },
-        required_if=[("verify", True, ["local_dir"])],
         supports_check_mode=True,
     )
     given = module.params
-    result: dict[str, Any] = {"changed": False}
     try:
         patience = {option: given[option] for option in ("timeout", "retries", "deadline")}
         hub = Hub(given["hub_url"], given["token"], given["ca_file"], **patience)
-        manifest = fetch_manifest(hub, given["repository"], given["revision"], given["exclude"])
-        result.update(manifest.as_dict(), revision=given["revision"])
-        if given["local_dir"]:
-            result.update(compare(manifest, given["local_dir"], given["verify"], remember=not module.check_mode))
+        manifest, gated = fetch_manifest(hub, given["repository"], given["revision"], given["exclude"])
     except HubError as error:
-        module.fail_json(msg=str(error), **result, **error.result)
-    module.exit_json(**result)
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=False, **manifest.as_dict(), revision=given["revision"], gated=gated)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,11 @@ def test_misspelt_engine_option(fleet: Fleet) -> None:
             serving_recipe_engine_options={"enable_atention_dp": True})  # fmt: skip
 
 
+def test_part_of_disaggregated_serving(fleet: Fleet) -> None:
+    refused(fleet, "dynamo_guide_decode is the decode worker", "serving_recipe_name",
+            serving_recipe_name="dynamo_guide_decode")  # fmt: skip
+
+
 def test_port_taken(fleet: Fleet) -> None:
     fleet.shell("systemd-run --unit squatter python3 -m http.server 8001 --bind 127.0.0.1")
     try:

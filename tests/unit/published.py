@@ -98,18 +98,6 @@ PUBLISHED = [
     ),
     Published("20b tutorial, 20 GB", 1, 20475, model="gpt-oss-20b"),
     Published("20b tutorial, RTX 5090", 1, RTX_5090, model="gpt-oss-20b"),
-    Published(
-        "Dynamo, prefill",
-        4,
-        B200,
-        _split(4, 0.9, max_num_tokens=20000, max_batch_size=32, enable_chunked_prefill=True, **_graphs(32)),
-    ),
-    Published(
-        "Dynamo, decode",
-        4,
-        B200,
-        _split(4, 0.9, max_num_tokens=16384, max_batch_size=128, enable_attention_dp=True, **_graphs(128)),
-    ),
     Published("curated, throughput", 2, B200, _split(2, 0.9, **_QUICK_START, **_BALANCED)),
     Published(
         "curated, latency",

@@ -16,16 +16,27 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import (
-    load_tables,
-    serving_recipe,
-    serving_recipe_problems,
-)
 from ansible_collections.trtllm.fleet.plugins.module_utils.layers import leaves, merge
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables, serving_recipe
+from tests.unit.recipe_problems import recipe_problems
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = load_tables()
 TUTORIAL = "gpt_oss_20b_tutorial"
+# The flags of `python3 -m dynamo.trtllm`, in the form of the release table; those without a name are Dynamo's own.
+WORKER_CLI: dict[str, dict[str, Any]] = {
+    "--tensor-parallel-size": {"name": "tensor_parallel_size"},
+    "--expert-parallel-size": {"name": "moe_expert_parallel_size"},
+    "--free-gpu-memory-fraction": {"name": "free_gpu_memory_fraction"},
+    "--max-num-tokens": {"name": "max_num_tokens"},
+    "--max-batch-size": {"name": "max_batch_size"},
+    "--model-path": {"name": None},
+    "--served-model-name": {"name": None},
+    "--extra-engine-args": {"name": None},
+    "--disaggregation-mode": {"name": None},
+    "--dyn-reasoning-parser": {"name": None},
+    "--dyn-tool-call-parser": {"name": None},
+}
 
 
 class Case(NamedTuple):
@@ -38,6 +49,8 @@ class Case(NamedTuple):
     docker_run: dict[str, Any]
     yaml: dict[str, Any]
     command: dict[str, Any]
+    # Those that the document names.
+    devices: list[int] | None
 
     def __str__(self) -> str:
         return f"{self.name}-{self.gpu_type}x{self.gpus}"
@@ -47,12 +60,17 @@ class Case(NamedTuple):
 
     def request(self, **changes: Any) -> dict[str, Any]:
         """The name, and GPUs to plan for; all else as the role's defaults have it."""
-        asked = {"name": self.name, "gpu_type": self.gpu_type, "gpu_count": self.gpus}
+        asked = {"name": self.name, "gpu_type": self.gpu_type, "gpu_count": self.gpus, "gpus": self.devices}
         return {**defaults("serving_recipe"), "detected": {}, **asked, **changes}
+
+    @property
+    def worker(self) -> str | None:
+        """Which part of disaggregated serving it is."""
+        return self.command.get("--disaggregation-mode")
 
     def options(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The document's flags and YAML as one set of options, in the way of the release."""
-        flags = options_of(self.command, row)
+        flags = options_of(self.command, WORKER_CLI if self.worker else row["cli"])
         return dict(merge(flags, self.yaml) if row["precedence"] == "file" else merge(self.yaml, flags))
 
     def environment(self) -> dict[str, str]:
@@ -76,11 +94,15 @@ def documents() -> Iterator[Case]:
                         document["docker_run"],
                         reduce(merge, entry["yaml"], {}),
                         reduce(merge, entry["command"], {}),
+                        entry.get("CUDA_VISIBLE_DEVICES"),
                     )
 
 
 CASES = list(documents())
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
+WORKERS = [case for case in CASES if case.worker]
+# What trtllm-serve runs.
+each_server = pytest.mark.parametrize("case", [case for case in CASES if case not in WORKERS], ids=str)
 
 
 @cache
@@ -90,14 +112,14 @@ def defaults(role: str) -> dict[str, Any]:
     return {name.removeprefix(f"{role}_"): value for name, value in variables.items()}
 
 
-def options_of(flags: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """Flags of ``trtllm-serve`` as options of its YAML file, without those that are not the engine's."""
+def options_of(flags: Mapping[str, Any], cli: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags of a command line as options of its YAML file, without those that are not the engine's."""
     options: dict[str, Any] = {}
     for flag, value in flags.items():
-        name = row["cli"][flag].get("name", flag.removeprefix("--"))
+        name = cli[flag].get("name", flag.removeprefix("--"))
         if name == "free_gpu_memory_fraction":
             options = merge(options, {"kv_cache_config": {name: value}})
-        elif name not in ("host", "port", "config", "extra_llm_api_options"):
+        elif name not in (None, "host", "port", "config", "extra_llm_api_options"):
             options[name] = value
     return options
 
@@ -116,12 +138,13 @@ def test_the_recipe_is_the_document(case: Case) -> None:
     assert recipe["limits"] == {
         **{limit: case.docker_run.get(flag) for limit, flag in limits.items()},
         "ulimits": case.ulimits(),
-        "cap_add": [],
+        "cap_add": case.docker_run.get("--cap-add", []),
     }
     assert (recipe["image"], recipe["model"]) == (case.docker_run["image"], case.model)
     assert (recipe["document"], recipe["gpu_type"], recipe["gpu_count"]) == (case.name, case.gpu_type, case.gpus)
+    assert (recipe["worker"], recipe["as_written"]) == (case.worker, True)
     (instance,) = recipe["instances"]
-    assert instance["gpus"] == list(range(case.gpus))
+    assert instance["gpus"] == (case.devices or list(range(case.gpus)))
     assert instance["port"] == case.command.get("--port", 8000)
 
 
@@ -133,6 +156,7 @@ def test_every_value_names_its_document(case: Case) -> None:
         "evaluation": "quick start for GPT-OSS",
         "blog9": "blog 9",
         "h100_template": "Baseten template gpt-oss-120b",
+        "dynamo_guide": "Dynamo guide for GPT-OSS",
         TUTORIAL: "",
     }
     (document,) = [word for name, word in words.items() if case.name.startswith(name)]
@@ -189,7 +213,7 @@ def flags_of(words: list[str], row: Mapping[str, Any]) -> dict[str, Any]:
     return flags
 
 
-@each_case
+@each_server
 def test_what_is_deployed_is_the_document(case: Case) -> None:
     recipe = case.recipe()
     row = TABLES.releases[recipe["release"]]
@@ -214,9 +238,23 @@ def test_what_is_deployed_is_the_document(case: Case) -> None:
     assert typed(options) == typed(case.options(row))
     # The engine's options are in the file; what this release heeds on the command line only is there too, and the same.
     assert {flag.removeprefix("--") for flag in flags} >= {*row.get("command_line", [])} & {*options}
-    assert typed(merge(options, options_of(flags, row))) == typed(options)
+    assert typed(merge(options, options_of(flags, row["cli"]))) == typed(options)
     for flag in ("--host", "--port"):
         assert flags[flag] == case.command.get(flag, flags[flag])
+
+
+@pytest.mark.parametrize("case", WORKERS, ids=str)
+def test_a_worker_takes_its_half_of_a_host(case: Case) -> None:
+    host = {"gpus": [{"index": index, "product_name": "NVIDIA B200"} for index in range(8)]}
+    recipe = case.recipe(detected=host, gpu_type=None, gpu_count=None)
+    assert [instance["gpus"] for instance in recipe["instances"]] == [case.devices]
+    assert recipe["requires"]["driver"] == "580"
+    assert recipe["warnings"] == []
+
+
+def test_the_workers_share_the_guides_host() -> None:
+    assert sorted(gpu for case in WORKERS for gpu in case.devices or []) == list(range(8))
+    assert sorted(str(case.worker) for case in WORKERS) == ["decode", "prefill"]
 
 
 def test_every_configuration_is_compared_with_its_document() -> None:
@@ -240,7 +278,7 @@ def test_the_tutorial_goes_for_every_gpu_of_20_gb() -> None:
 
 def test_an_image_that_does_not_know_the_gpu_is_refused() -> None:
     (case,) = [case for case in CASES if case.name == TUTORIAL and case.gpu_type == "h100"]
-    (problem,) = serving_recipe_problems(case.request(gpu_type="rtx_5090"))
+    (problem,) = recipe_problems(case.request(gpu_type="rtx_5090"))
     assert "gpt-oss-dev" in problem
     newer = case.recipe(gpu_type="rtx_5090", image=TABLES.default_image)
     assert newer["engine_options"] == {}
@@ -248,5 +286,5 @@ def test_an_image_that_does_not_know_the_gpu_is_refused() -> None:
 
 def test_a_newer_image_names_what_it_no_longer_takes() -> None:
     case = next(case for case in CASES if case.name == "blog9_low_latency")
-    (problem,) = serving_recipe_problems(case.request(image=TABLES.default_image))
+    (problem,) = recipe_problems(case.request(image=TABLES.default_image))
     assert "'enable_mixed_sampler' is not an option" in problem

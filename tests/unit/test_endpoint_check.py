@@ -699,13 +699,13 @@ SLOW_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
 def test_deadline_is_kept(run: Run, path: str, answer: Answer) -> None:
     start = time.monotonic()
     with FakeOpenAI(serving(**{path: [answer]})) as fake:
-        result = run(fake, timeout=1.5)
+        result = run(fake, timeout=3)
         elapsed = time.monotonic() - start
     assert result["failed"] is True
     assert result["stage"] == {"health": "health", "models": "model", "chat": "completion"}[path]
     assert "no complete answer within" in result["msg"]
     # Left to themselves these answers take up to a minute; a busy machine may stand still for seconds.
-    assert 1 < elapsed < 20
+    assert 2 < elapsed < 20
 
 
 def test_deadline_is_kept_while_resolving(monkeypatch: pytest.MonkeyPatch) -> None:

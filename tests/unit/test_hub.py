@@ -1,4 +1,4 @@
-"""hub_manifest: what it makes of a hub's answers, and of a local copy."""
+"""hub_manifest: what it makes of a hub's answers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,15 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
-from ansible_collections.trtllm.fleet.plugins.module_utils import hub as hub_module
 from ansible_collections.trtllm.fleet.plugins.module_utils.hub import (
-    MARKER,
     Hub,
     HubError,
-    Manifest,
-    RemoteFile,
-    compare,
     fetch_manifest,
     is_excluded,
     next_page,
     parse_tree,
-    verify,
 )
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import Manifest, RemoteFile
 from ansible_collections.trtllm.fleet.plugins.modules import hub_manifest
 from lab.origin.hub import build_repositories, server
 
@@ -124,7 +119,7 @@ def manifest_of(
 ) -> Manifest:
     pace = time or Time()
     hub = Hub(url, sleep=pace.sleep, clock=pace.clock, **options)
-    return fetch_manifest(hub, REPOSITORY, revision, exclude)
+    return fetch_manifest(hub, REPOSITORY, revision, exclude)[0]
 
 
 # What a hub has
@@ -140,8 +135,8 @@ def test_manifest_over_two_pages_without_what_is_excluded(script: Script) -> Non
     script.on(f"{TREE}&cursor=X", [file_entry("config.json", 2), large_entry("model.safetensors", 7)])
     manifest = manifest_of(script.url, exclude=("original/*", "metal/*"), token=CANARY)
     assert manifest.as_dict() == {
+        "repository": REPOSITORY,
         "commit": COMMIT,
-        "gated": False,
         "files": [
             {"path": "config.json", "size": 2, "git_oid": GIT_OID},
             {"path": "model.safetensors", "size": 7, "sha256": SHA256},
@@ -204,7 +199,8 @@ def test_access_to_a_gated_repository_is_tried_on_the_largest_file(
     path = f"/{REPOSITORY}/resolve/{COMMIT}/model%20one.safetensors"
     script.on(path, b"", status, **headers)
     if allowed:
-        assert manifest_of(script.url, token=CANARY).gated
+        manifest, gated = fetch_manifest(Hub(script.url, CANARY), REPOSITORY, "main", [])
+        assert (len(manifest.files), gated) == (2, True)
     else:
         with pytest.raises(HubError, match="no access to openai/gpt-oss-120b"):
             manifest_of(script.url, token=CANARY)
@@ -232,6 +228,7 @@ def test_redirects_do_not_carry_the_token_away(script: Script) -> None:
         pytest.param({"sha": COMMIT}, [file_entry("x", 1, "beef")], id="no checksum"),
         pytest.param({"sha": COMMIT}, [{**file_entry("x", 1), "lfs": {"oid": GIT_OID}}], id="no sha256"),
         pytest.param({"sha": COMMIT}, [{**file_entry("x", 1), "size": "1"}], id="size is no number"),
+        pytest.param({"sha": COMMIT}, [file_entry("x", -1)], id="negative size"),
     ],
 )
 def test_garbage_is_called_so(script: Script, info: Any, tree: Any) -> None:
@@ -241,9 +238,9 @@ def test_garbage_is_called_so(script: Script, info: Any, tree: Any) -> None:
         manifest_of(script.url)
 
 
-@pytest.mark.parametrize("path", ["../evil", "/etc/passwd", "a/../../evil", "a//b", "..", ""])
-def test_paths_that_leave_the_directory_are_refused(path: str) -> None:
-    with pytest.raises(ValueError, match="file"):
+@pytest.mark.parametrize("path", ["../evil", "/etc/passwd", "a/../../evil", "a//b", "..", "", "a\0b", "\ud800", 7])
+def test_paths_that_leave_the_directory_or_are_none_are_refused(path: Any) -> None:
+    with pytest.raises(ValueError, match=r"file|surrogates"):
         parse_tree(json.dumps([file_entry(path, 1)]).encode())
 
 
@@ -251,6 +248,13 @@ def test_excluding_everything_is_an_error(script: Script) -> None:
     script.has_model()
     with pytest.raises(HubError, match="model_weights_exclude"):
         manifest_of(script.url, exclude=("*",))
+
+
+def test_a_file_among_our_own_is_refused_unless_excluded(script: Script) -> None:
+    script.has_model(file_entry("config.json", 2), file_entry(".cache/trtllm-fleet/verified.json", 2))
+    with pytest.raises(HubError, match=r"\.cache/trtllm-fleet/verified\.json.*model_weights_exclude"):
+        manifest_of(script.url)
+    assert [file.path for file in manifest_of(script.url, exclude=(".cache/",)).files] == ["config.json"]
 
 
 @pytest.mark.parametrize(
@@ -331,11 +335,38 @@ def test_a_refusal_is_not_asked_for_twice(script: Script, status: int) -> None:
     assert time.naps == []
 
 
-def test_nobody_there() -> None:
+def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("urllib.request.getproxies", dict)
     time = Time()
     with pytest.raises(HubError, match=r"cannot be reached.*refused.*model_weights_hub_url"):
         manifest_of("http://127.0.0.1:1", time=time, retries=2)
     assert time.naps == [1, 2]
+
+
+@pytest.fixture
+def proxy(script: Script, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The script as a proxy to hub.test, in the environment, as Ansible's `environment` has it."""
+    for name in ("no_proxy", "NO_PROXY", "https_proxy", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", script.url)
+    return "http://hub.test"
+
+
+def test_a_proxy_is_asked_for_the_hub(script: Script, proxy: str) -> None:
+    script.on(f"{proxy}{INFO}", {"sha": COMMIT})
+    script.on(f"{proxy}{TREE}", [file_entry("config.json", 2)])
+    assert manifest_of(proxy).commit == COMMIT
+
+
+@pytest.mark.parametrize("url", ["http://hub.test", "http://127.0.0.1:1"])
+def test_trouble_with_a_proxy_names_its_variable(
+    script: Script, proxy: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    script.on(f"{proxy}{INFO}", b"", 407)
+    with pytest.raises(HubError, match="model_weights_proxy"):
+        manifest_of(url, retries=0)
+    assert len(script.requests) == (url == proxy)
 
 
 def test_an_answer_cut_short_is_asked_for_again(script: Script) -> None:
@@ -423,95 +454,6 @@ def test_bad_repository_name_is_refused_before_anything_is_asked(script: Script)
     assert script.requests == []
 
 
-# A local copy
-
-
-CONFIG = RemoteFile("config.json", 2, git_oid=GIT_OID)
-WEIGHTS = RemoteFile("sub/model.safetensors", 7, sha256=SHA256)
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "sub/model.safetensors").write_text("weights")
-    return tmp_path
-
-
-def check(directory: Path, *files: RemoteFile) -> hub_module.Verification:
-    return verify(files or (CONFIG, WEIGHTS), str(directory), remember=True)
-
-
-def test_sound_copy_is_hashed_once(copy: Path) -> None:
-    assert check(copy) == hub_module.Verification([], [], 9)
-    assert check(copy) == hub_module.Verification([], [], 0)
-
-
-def test_git_oid_is_what_git_says(tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    # `git hash-object /dev/null`
-    empty = RemoteFile("empty", 0, git_oid="e69de29bb2d1d6434b8b29ae775ad8c2e48c5391")
-    assert check(tmp_path, empty).corrupt == []
-
-
-@pytest.mark.parametrize("path", ["config.json", "sub/model.safetensors"])
-def test_other_content_of_the_same_size_is_corrupt_every_time(copy: Path, path: str) -> None:
-    content = (copy / path).read_bytes()
-    (copy / path).write_bytes(bytes([content[0] ^ 1]) + content[1:])
-    assert check(copy).corrupt == [path]
-    again = check(copy)
-    assert (again.corrupt, again.hashed_bytes) == ([path], len(content))
-
-
-def test_absent_and_short_files_are_missing(copy: Path) -> None:
-    (copy / "config.json").unlink()
-    (copy / "sub/model.safetensors").write_text("weig")
-    assert check(copy) == hub_module.Verification(["config.json", "sub/model.safetensors"], [], 0)
-
-
-def test_a_change_after_the_first_look_is_noticed(copy: Path) -> None:
-    check(copy)
-    weights = copy / "sub/model.safetensors"
-    weights.write_text("weighty")
-    assert check(copy).corrupt == ["sub/model.safetensors"]
-
-
-def test_another_checksum_on_the_hub_is_noticed(copy: Path) -> None:
-    check(copy)
-    other = RemoteFile(WEIGHTS.path, WEIGHTS.size, sha256=hashlib.sha256(b"WEIGHTS").hexdigest())
-    found = check(copy, CONFIG, other)
-    assert (found.corrupt, found.hashed_bytes) == ([WEIGHTS.path], WEIGHTS.size)
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"config.json": 1}', "\x00"])
-def test_a_spoilt_marker_is_no_marker(copy: Path, content: str) -> None:
-    check(copy)
-    (copy / MARKER).write_text(content)
-    assert check(copy).hashed_bytes == 9
-
-
-def test_nothing_is_written_unless_told(copy: Path) -> None:
-    verify([CONFIG, WEIGHTS], str(copy), remember=False)
-    assert sorted(path.name for path in copy.iterdir()) == ["config.json", "sub"]
-
-
-def test_compare_counts_what_is_missing_and_needs_no_directory(copy: Path) -> None:
-    manifest = Manifest(COMMIT, False, [CONFIG, WEIGHTS])
-    (copy / "config.json").unlink()
-    assert compare(manifest, str(copy), False, True) == {"local_dir": str(copy), "missing_bytes": 2}
-    nowhere = compare(manifest, "/nowhere/{commit}", False, True)
-    assert nowhere == {"local_dir": f"/nowhere/{COMMIT}", "missing_bytes": 9}
-
-
-def test_compare_says_which_files_are_unfit(copy: Path) -> None:
-    (copy / "config.json").unlink()
-    (copy / "sub/model.safetensors").write_text("WEIGHTS")
-    with pytest.raises(HubError, match=r"1 missing: config.json; 1 with other content: sub/model.safe") as unfit:
-        compare(Manifest(COMMIT, False, [CONFIG, WEIGHTS]), str(copy), True, True)
-    assert unfit.value.result["corrupt"] == [str(copy / "sub/model.safetensors")]
-    assert unfit.value.result["missing"] == ["config.json"]
-
-
 # The module, against the lab's hub
 
 
@@ -541,36 +483,15 @@ def lab_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[server.HubServ
     lab.server_close()
 
 
-def test_module_follows_a_copy_from_nothing_to_sound(lab_hub: server.HubServer, run: Run, tmp_path: Path) -> None:
-    repository = lab_hub.hub.repositories["openai/tiny"]
-    older = next(iter(repository.commits))
-    options = {
-        "hub_url": f"http://127.0.0.1:{lab_hub.server_port}",
-        "repository": "openai/tiny",
-        "revision": older,
-        "local_dir": f"{tmp_path}/{{commit}}",
-    }
-    planned = run(**options)
-    assert (planned["commit"], planned["local_dir"]) == (older, f"{tmp_path}/{older}")
-    assert 0 < planned["missing_bytes"] == planned["total_bytes"] == sum(file["size"] for file in planned["files"])
-    assert {"config.json", "model-00000-of-00001.safetensors"} < {file["path"] for file in planned["files"]}
-    assert not [file for file in planned["files"] if file["path"].startswith(("original/", "metal/"))]
-
-    directory = tmp_path / older
-    for file in planned["files"]:
-        target = directory / file["path"]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(repository.commits[older][file["path"]].source.read_bytes())
-    dry = run(**options, verify=True, _ansible_check_mode=True)
-    assert (dry["changed"], dry["missing_bytes"], dry["hashed_bytes"]) == (False, 0, dry["total_bytes"])
-    assert run(**options, verify=True)["hashed_bytes"] == dry["total_bytes"]
-    assert run(**options, verify=True)["hashed_bytes"] == 0
-
-    (directory / "config.json").write_bytes((directory / "config.json").read_bytes().swapcase())
-    unfit = run(**options, verify=True)
-    assert unfit["failed"]
-    assert unfit["corrupt"] == [str(directory / "config.json")]
-    assert unfit["commit"] == older
+def test_module_lists_a_revision_without_what_is_excluded(lab_hub: server.HubServer, run: Run) -> None:
+    older = next(iter(lab_hub.hub.repositories["openai/tiny"].commits))
+    url = f"http://127.0.0.1:{lab_hub.server_port}"
+    result = run(hub_url=url, repository="openai/tiny", revision=older, _ansible_check_mode=True)
+    assert (result["changed"], result["commit"], result["revision"]) == (False, older, older)
+    assert (result["repository"], result["gated"]) == ("openai/tiny", False)
+    assert 0 < result["total_bytes"] == sum(file["size"] for file in result["files"])
+    assert {"config.json", "model-00000-of-00001.safetensors"} < {file["path"] for file in result["files"]}
+    assert not [file for file in result["files"] if file["path"].startswith(("original/", "metal/"))]
 
 
 @pytest.mark.parametrize(
@@ -596,7 +517,3 @@ def test_module_reads_a_gated_repository_with_the_right_token(lab_hub: server.Hu
     result = run(hub_url=f"http://127.0.0.1:{lab_hub.server_port}", repository="lab/gated", token=CANARY)
     assert result["gated"] is True
     assert CANARY not in json.dumps({key: value for key, value in result.items() if key != "invocation"})
-
-
-def test_verify_needs_a_directory(run: Run) -> None:
-    assert "local_dir" in run(repository="openai/tiny", verify=True)["msg"]

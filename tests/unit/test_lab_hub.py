@@ -322,6 +322,37 @@ def test_stall_ends_when_the_client_goes(hub: LabHub) -> None:
     assert hub.requests()[-1]["seconds"] > 0
 
 
+def test_slow_paces_the_body(hub: LabHub) -> None:
+    size = len(hub.source(LARGE))
+    hub.fault(kind="slow", path_glob=f"*/{LARGE}", bytes_per_second=4 * size)
+    began = time.monotonic()
+    assert hub.ask(f"{MAIN}/{LARGE}").body == hub.source(LARGE)
+    assert time.monotonic() - began > 0.2
+
+
+def test_outage_cuts_everybody_after_so_many_bytes_of_all_and_ends_by_itself(hub: LabHub) -> None:
+    config = len(hub.source("config.json"))
+    with socket.create_connection(("127.0.0.1", hub.port)) as idle:
+        hub.fault(kind="outage", after_bytes=config + 1000, seconds=1)
+        assert hub.ask(f"{MAIN}/config.json").body == hub.source("config.json")
+        with pytest.raises(http.client.IncompleteRead) as cut:
+            hub.ask(f"{MAIN}/{LARGE}")
+        assert cut.value.partial == hub.source(LARGE)[:1000]
+        idle.settimeout(5)
+        assert idle.recv(1) == b""
+    with pytest.raises(ConnectionRefusedError):
+        hub.ask(f"{MAIN}/config.json")
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            assert hub.ask(f"{MAIN}/{LARGE}").body == hub.source(LARGE)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+    assert [entry["bytes"] for entry in hub.requests()][1:] == [1000, len(hub.source(LARGE))]
+    assert hub.ask("/_lab/faults").document == []
+
+
 def test_faults_are_listed_and_nonsense_is_refused(hub: LabHub) -> None:
     hub.fault(kind="429", path_glob="/api/*", times=3)
     (fault,) = hub.ask("/_lab/faults").document

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import (
     check_options,
     did_you_mean,
@@ -19,6 +18,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.options import (
     option_paths,
     select_release,
 )
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
 
 RELEASES = load_tables().releases
 VERSIONS = [name for name in RELEASES if re.fullmatch(r"\d+\.\d+", name)]
@@ -106,6 +106,7 @@ def test_rows_are_whole(name: str) -> None:
     assert row["name"] == name
     assert row["default_tag"] in row["tags"]
     assert all(tag == name or tag.startswith(f"{name}.") for tag in row["tags"])
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", tag) for tag in row.get("runtime_tags", []))
     assert re.fullmatch(r"\d+\.\d", row["cuda"])
     assert re.fullmatch(r"\d{3}", row["driver_floor"])
     assert row["architectures"]
@@ -129,8 +130,9 @@ def test_rows_are_whole(name: str) -> None:
         assert spec.get("choices") != []
 
 
-def test_no_tag_is_in_two_rows() -> None:
-    tags = [tag for row in RELEASES.values() for tag in row["tags"]]
+@pytest.mark.parametrize("column", ["tags", "runtime_tags"])
+def test_no_tag_is_in_two_rows(column: str) -> None:
+    tags = [tag for row in RELEASES.values() for tag in row.get(column, [])]
     assert len(tags) == len(set(tags))
 
 
@@ -222,8 +224,43 @@ def test_release_of_a_tag(tag: str, release: str, exact: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("image", "release", "exact"),
+    [
+        ("nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.0.0", "1.3", True),
+        ("nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.2.1", "1.3", True),
+        ("registry.example.com:5000/mirror/tensorrtllm-runtime:1.1.1@sha256:" + 64 * "0", "1.3", True),
+        ("tensorrtllm-runtime:1.3.1", "1.3", True),
+        # Newer ones are with 1.3.0rc22 (1.4) and 1.3.0rc25 (1.5), as Dynamo's pages on compatibility say.
+        ("registry:5000/tensorrtllm-runtime:1.4.2", "1.3", False),
+        ("registry:5000/tensorrtllm-runtime:1.5.0", "1.3", False),
+        ("registry:5000/tensorrtllm-runtime:2.0.0", "1.3", False),
+        ("registry:5000/tensorrtllm-runtime:1.0.0-efa-amd64", "1.3", False),
+        # A tag of TensorRT-LLM's own images, which says something else here.
+        ("registry:5000/tensorrtllm-runtime:1.3.0rc14", "1.3", False),
+        # Only the last component tells what is counted.
+        ("registry:5000/tensorrtllm-runtime/release:1.0.0", "1.0", True),
+        ("registry:5000/my-tensorrtllm-runtime:1.1.0", "1.1", True),
+        ("tensorrtllm-runtime:5000/release:1.2.1", "1.2", True),
+    ],
+)
+def test_tags_of_dynamos_runtime_count_dynamos_releases(image: str, release: str, exact: bool) -> None:
+    name, warning = select_release(image, RELEASES)
+    assert (name, not warning) == (release, exact)
+
+
+@pytest.mark.parametrize("tag", [tag for row in RELEASES.values() for tag in row["tags"]])
+def test_every_other_image_counts_releases_of_tensorrt_llm(tag: str) -> None:
+    (name,) = [name for name, row in RELEASES.items() if tag in row["tags"]]
+    for repository in ("nvcr.io/nvidia/tensorrt-llm/release", "registry:5000/anything"):
+        assert select_release(f"{repository}:{tag}", RELEASES) == (name, "")
+
+
+@pytest.mark.parametrize(
     ("image", "message"),
     [
+        ("r/tensorrtllm-runtime:my-tag", r"must tell the Dynamo release; .* serving_recipe_trtllm_release .*1\.0\.0, "),
+        ("r/tensorrtllm-runtime@sha256:00", "must tell the Dynamo release"),
+        ("r/tensorrtllm-runtime:0.9.1", r"Dynamo 0\.9\.1 is older than every known release\. Known tags: 1\.0\.0"),
         ("nvcr.io/nvidia/tensorrt-llm/release:latest", "must tell the TensorRT-LLM release"),
         ("nvcr.io/nvidia/tensorrt-llm/release:gpt-oss-devel", "Did you mean 'gpt-oss-dev'"),
         ("nvcr.io/nvidia/tensorrt-llm/release", "must tell the TensorRT-LLM release"),

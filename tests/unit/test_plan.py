@@ -10,9 +10,8 @@ import pytest
 import yaml
 from ansible.errors import AnsibleError
 
-from ansible_collections.trtllm.fleet.plugins.filter.serving_plan import DEFAULTS, serving_plan
+from ansible_collections.trtllm.fleet.plugins.filter.serving_plan import serving_plan
 from ansible_collections.trtllm.fleet.plugins.module_utils.plan import (
-    PREFIX,
     Host,
     compare,
     failure,
@@ -226,12 +225,6 @@ def test_a_request_is_the_variables_over_the_defaults() -> None:
     assert requests == [{"port": 9000, "limits": {}, "detected": None, "variables": named}]
 
 
-def test_the_role_asks_for_the_same() -> None:
-    role = yaml.safe_load((DEFAULTS.parents[1] / "vars/main.yml").read_text())["__serving_recipe_request"]
-    del role["detected"], role["variables"]
-    assert role == {name.removeprefix(PREFIX): f"{{{{ {name} }}}}" for name in yaml.safe_load(DEFAULTS.read_text())}
-
-
 @pytest.mark.parametrize(
     ("gpus", "words"),
     [
@@ -418,6 +411,15 @@ def test_a_document_with_several_instances_is_changed_by_them() -> None:
     assert "  recipe     blog9_low_latency-b200x8, based on the document blog9_low_latency" in text.splitlines()
     text = serving_plan(["a"], {"a": {**host, "serving_recipe_gpus_per_instance": 8}})["text"]
     assert "as the document blog9_low_latency has it" in text
+
+
+def test_a_part_of_disaggregated_serving_is_told() -> None:
+    host = {"serving_recipe_name": "dynamo_guide_decode", "serving_recipe_gpu_type": "b200"}
+    lines = serving_plan(["a"], {"a": {**host, "serving_recipe_gpus": [4, 5, 6, 7]}})["text"].splitlines()
+    assert "  recipe     dynamo_guide_decode-b200x4, as the document dynamo_guide_decode has it" in lines
+    assert "  worker     decode, a part of disaggregated serving; site.yml refuses it" in lines
+    assert "  instances  serve-0  port 8000  GPUs 4, 5, 6, 7" in lines
+    assert "  worker" not in text_of({"a": planned()})
 
 
 def test_lines_stay_within_the_width() -> None:

@@ -58,7 +58,7 @@ def test_what_a_release_changed_is_told_by_group() -> None:
 def test_everything_of_the_tables_is_on_a_page() -> None:
     named = [
         *(row["gpu_type"] for row in TABLES.hardware),
-        *(tag for row in TABLES.releases.values() for tag in row["tags"]),
+        *(tag for row in TABLES.releases.values() for tag in [*row["tags"], *row.get("runtime_tags", [])]),
         *TABLES.documents,
     ]
     assert [name for name in named if f"`{name}`" not in PAGES["recipes.md"]] == []

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables, serving_recipe_problems
 from ansible_collections.trtllm.fleet.plugins.module_utils.layers import get, leaves, merge, merge_part
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import check_options, dotted, option_paths
 from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import RecipeError, resolve
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
+from tests.unit.recipe_problems import recipe_problems
 
 TABLES = load_tables()
 REQUEST: dict[str, Any] = {
@@ -92,7 +93,7 @@ def test_an_unknown_key_is_always_caught_and_named(release: str, data: st.DataOb
     assert not near or f"Did you mean '{near[0]}'?" in sentence
 
     tag = TABLES.releases[release]["default_tag"]
-    problems = serving_recipe_problems({**REQUEST, "image": f"r/i:{tag}", "engine_options": options})
+    problems = recipe_problems({**REQUEST, "image": f"r/i:{tag}", "engine_options": options})
     (problem,) = [problem for problem in problems if repr(path) in problem]
     assert problem.startswith(f"serving_recipe_engine_options: engine.yaml for TensorRT-LLM {release} ")
 
@@ -128,7 +129,7 @@ requests = st.fixed_dictionaries(
 @example({**REQUEST, "engine_options": {"env_overrides": {1: "x", "a": datetime.date(2026, 1, 1)}}})
 def test_any_request_gives_a_recipe_or_reasons(request: dict[str, Any]) -> None:
     before = copy.deepcopy(request)
-    problems = serving_recipe_problems(request)
+    problems = recipe_problems(request)
     assert request == before
     if problems:
         assert [problem for problem in problems if not problem.startswith("serving_recipe_") or "\n" in problem] == []

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import load_tables
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import leaves
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import image_tag
 from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import OVERRIDES, USE_CASES
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = ROOT / "roles/serving_recipe"
@@ -107,15 +106,6 @@ def test_the_default_image_is_the_newest_without_rc() -> None:
     assert image_tag(TABLES.default_image) == "1.2.1"
 
 
-def test_use_cases_of_the_specs_are_those_of_the_filter() -> None:
+def test_use_cases_of_the_specs_are_those_of_the_resolver() -> None:
     options = read(ROLE / "meta/argument_specs.yml")["argument_specs"]["main"]["options"]
     assert tuple(options["serving_recipe_use_case"]["choices"]) == USE_CASES
-
-
-def test_the_request_hands_over_every_variable() -> None:
-    request = read(ROLE / "vars/main.yml")["__serving_recipe_request"]
-    asked = {f"serving_recipe_{name}" for name in request} - {"serving_recipe_detected", "serving_recipe_variables"}
-    assert asked == set(read(ROLE / "defaults/main.yml"))
-    assert request.pop("variables") == "{{ query('ansible.builtin.varnames', '^serving_recipe_') }}"
-    for _path, template in leaves(request):
-        assert re.fullmatch(r"\{\{ \w+ \}\}", template)

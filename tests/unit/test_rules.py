@@ -229,6 +229,13 @@ def test_says_nothing(options: dict[str, Any]) -> None:
     assert findings(options) == []
 
 
+def test_a_decode_worker_reads_no_prompts() -> None:
+    options = {**QUIET, "max_num_tokens": 16384}
+    workers = ("decode", "prefill", None)
+    told = [[each.path for each in check_rules(options, FACTS, 4, worker=worker)] for worker in workers]
+    assert told == [[], [("max_num_tokens",)], [("max_num_tokens",)]]
+
+
 def test_environment_that_makes_it_meant() -> None:
     """Who sets the variable knows what an option would tell him; env_overrides sets variables too."""
     assert findings({"num_postprocess_workers": 4}, TRTLLM_RESPONSES_API_DISABLE_STORE="1") == []

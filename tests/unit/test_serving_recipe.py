@@ -1,4 +1,4 @@
-"""The filters serving_recipe and serving_recipe_problems, on the role's own tables, and the checks behind them."""
+"""Recipes and refusals, on the role's own tables, and the checks behind them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import (
-    load_tables,
-    serving_recipe,
-    serving_recipe_problems,
-)
 from ansible_collections.trtllm.fleet.plugins.module_utils.layers import leaves, merge
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import (
     check_options,
@@ -22,6 +16,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.options import (
     select_release,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import RecipeError, resolve
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables, serving_recipe
+from tests.unit.recipe_problems import recipe_problems
 
 REQUEST: dict[str, Any] = {
     "model": "openai/gpt-oss-120b",
@@ -49,7 +45,7 @@ def detected(product: str | None, count: int, *device_ids: str, homogeneous: boo
 
 
 def problems(**changes: Any) -> list[str]:
-    return serving_recipe_problems({**REQUEST, **changes})
+    return recipe_problems({**REQUEST, **changes})
 
 
 def test_the_recipe_for_eight_b200_is_the_contract() -> None:
@@ -64,6 +60,7 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
         "as_written": False,
         "model": "openai/gpt-oss-120b",
         "use_case": "low_latency",
+        "worker": None,
         "gpu_type": "b200",
         "gpu_count": 8,
         "architecture": "sm100",
@@ -449,7 +446,7 @@ def test_every_problem_is_in_one_message() -> None:
         "use_case": "fast",
         "engine_options": {"stream_intervall": 1, "max_num_tokens": "many"},
     }
-    with pytest.raises(AnsibleFilterError) as error:
+    with pytest.raises(RecipeError) as error:
         serving_recipe({**REQUEST, **changes})
     assert str(error.value) == "\n".join(problems(**changes))
     assert [problem.split(":")[0] for problem in problems(**changes)] == [

@@ -1,12 +1,16 @@
-"""What role trtllm_server writes, rendered by Ansible itself."""
+"""What role trtllm_server writes, rendered by Ansible itself, and what it refuses."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.test_documents import deployed, values
+from tests.unit.test_documents import ROOT, deployed, values
 
 RECIPE: dict[str, Any] = {
     "name": "a-recipe",
@@ -24,3 +28,48 @@ RECIPE: dict[str, Any] = {
 def test_capabilities_are_added(limits: dict[str, Any]) -> None:
     (unit,) = deployed({**RECIPE, "limits": {"ipc": None, "shm_size": None, "ulimits": {}, **limits}})[1]
     assert values(unit.split(), "--cap-add") == (limits.get("cap_add") or [])
+
+
+def ran(folder: Path, role: str, entry: str, name: str) -> tuple[int, str]:
+    """Exit status and output of a play on this machine that runs a role, and shows the preflight's problems."""
+    weights = {"path": "/nowhere", "vocabulary_dir": "/nowhere"}
+    play = {
+        "hosts": "localhost",
+        "gather_facts": False,
+        "vars": {
+            "serving_recipe_name": name,
+            "serving_recipe_gpu_type": "b200",
+            "serving_recipe_gpus": [4, 5, 6, 7],
+            "model_weights_result": weights,
+        },
+        "tasks": [
+            {"import_role": {"name": "trtllm.fleet.serving_recipe"}},
+            {"import_role": {"name": f"trtllm.fleet.{role}", "tasks_from": entry}},
+            {"debug": {"var": "__preflight_problems"}},
+        ],
+    }
+    playbook = folder / "playbook.yml"
+    playbook.write_text(json.dumps([play]))
+    program = Path(sys.executable).parent / "ansible-playbook"
+    command: list[str | Path] = [program, "--inventory=localhost,", "--connection=local", playbook]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    # Ansible folds long lines.
+    return run.returncode, " ".join((run.stdout + run.stderr).split())
+
+
+@pytest.mark.parametrize(
+    ("role", "entry", "stops"),
+    [("trtllm_server", "main", True), ("trtllm_server", "pull", True), ("preflight", "recipe", False)],
+)
+def test_a_part_of_disaggregated_serving_is_refused(tmp_path: Path, role: str, entry: str, stops: bool) -> None:
+    status, output = ran(tmp_path, role, entry, "dynamo_guide_decode")
+    assert "serving_recipe_name: dynamo_guide_decode is the decode worker of disaggregated serving" in output
+    assert "Look for the image" not in output
+    assert (status != 0) is stops
+    assert "changed=0" in output
+
+
+def test_what_serves_by_itself_is_not_refused(tmp_path: Path) -> None:
+    status, output = ran(tmp_path, "preflight", "recipe", "blog9_low_latency")
+    assert status == 0, output
+    assert "__preflight_problems: []" in output

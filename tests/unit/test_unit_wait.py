@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
+from ansible_collections.trtllm.fleet.plugins.action.unit_wait import ActionModule, line
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd, UnitError
 from ansible_collections.trtllm.fleet.plugins.modules import unit_wait
@@ -126,3 +129,98 @@ def test_a_bus_that_hangs_is_an_error() -> None:
 def test_a_journal_that_cannot_be_read_is_a_line() -> None:
     systemd = Systemd(lambda argv, timeout: CommandResult(1, "", "No journal files were opened"))
     assert systemd.journal("x", 5) == ["journalctl: No journal files were opened"]
+
+
+# --- progress -------------------------------------------------------------------------------------------------------
+
+
+def test_turn_ends_while_the_unit_is_at_work(run: Run, tmp_path: Path) -> None:
+    status = {"state": "hub", "done_bytes": 5, "total_bytes": 10}
+    (tmp_path / "status").write_text(json.dumps(status))
+    result = run(FakeSystemd("starting"), timeout=60, turn=0.05, progress=str(tmp_path / "status"))
+    assert (result["finished"], result["progress"]) == (False, status)
+    assert "failed" not in result
+
+
+def test_earlier_turns_count_for_the_deadline(run: Run) -> None:
+    result = run(FakeSystemd("starting"), timeout=60, turn=10, waited=60)
+    assert result["failed"] is True
+    assert "not finished after 60 s" in result["msg"]
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[1]"])
+def test_progress_that_cannot_be_read_is_none(run: Run, tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "status").write_text(content)
+    result = run(FakeSystemd("exited"), progress=str(tmp_path / "status"))
+    assert (result["finished"], result["progress"]) == (True, {})
+
+
+@pytest.mark.parametrize(
+    ("progress", "told"),
+    [
+        pytest.param(
+            {
+                "state": "hub",
+                "message": "",
+                "done_bytes": 22145466654,
+                "total_bytes": 65276852092,
+                "rate": 410215532,
+                "seconds_left": 105,
+            },
+            "33 %, 22.1 GB of 65.3 GB, 410 MB/s, 1 min 45 s left (hub)",
+            id="all",
+        ),
+        pytest.param(
+            {"state": "waiting", "message": "for gpu2", "done_bytes": 0, "total_bytes": 0, "seconds_left": None},
+            "0 B of 0 B (waiting for gpu2)",
+            id="nothing known yet",
+        ),
+        pytest.param({}, "0 B of 0 B", id="nothing said"),
+    ],
+)
+def test_line_of_progress(progress: dict[str, Any], told: str) -> None:
+    assert line(progress) == told
+
+
+class Turns(ActionModule):
+    """The action plugin on a module that gives these results."""
+
+    def __init__(self, arguments: dict[str, Any], *results: dict[str, Any], check_mode: bool = False) -> None:
+        task = SimpleNamespace(args=arguments, check_mode=check_mode, async_val=0)
+        connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp"))
+        super().__init__(task, connection, None, None, None, None)
+        self.results, self.asked = list(results), list[dict[str, Any]]()
+
+    def _execute_module(self, module_name: str, module_args: dict[str, Any], **_: Any) -> dict[str, Any]:
+        assert module_name == "trtllm.fleet.unit_wait"
+        self.asked.append(module_args)
+        return self.results.pop(0)
+
+
+AT_WORK = {"finished": False, "progress": {"state": "hub", "done_bytes": 1, "total_bytes": 4}}
+
+
+def test_lines_of_progress_until_the_unit_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    turns = Turns({"name": "x", "progress": "/run/x"}, AT_WORK, AT_WORK, {"finished": True})
+    assert turns.run(task_vars={"inventory_hostname": "gpu7", "ansible_play_batch": ["gpu7"]}) == {"finished": True}
+    assert capsys.readouterr().out == "gpu7: 25 %, 1 B of 4 B (hub)\n" * 2
+    assert [asked["turn"] for asked in turns.asked] == [10, 10, 10]
+
+
+def test_a_failure_ends_the_turns() -> None:
+    turns = Turns({"name": "x", "progress": "/run/x"}, AT_WORK, {"failed": True, "finished": False})
+    assert turns.run(task_vars={"inventory_hostname": "gpu7"})["failed"] is True
+
+
+def test_many_hosts_are_asked_less_often() -> None:
+    turns = Turns({"name": "x", "progress": "/run/x"}, {"finished": True})
+    turns.run(task_vars={"ansible_play_batch": [f"gpu{number}" for number in range(90)]})
+    assert [asked["turn"] for asked in turns.asked] == [90]
+
+
+@pytest.mark.parametrize(("arguments", "check_mode"), [({"name": "x"}, False), ({"progress": "/run/x"}, True)])
+def test_without_progress_it_is_the_module(arguments: dict[str, Any], check_mode: bool) -> None:
+    turns = Turns(arguments, AT_WORK, check_mode=check_mode)
+    assert turns.run(task_vars={}) == AT_WORK
+    assert turns.asked == [arguments]

@@ -23,16 +23,12 @@ from typing import Any
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from ansible_collections.trtllm.fleet.plugins.filter.serving_recipe import (
-    load_tables,
-    serving_recipe,
-    serving_recipe_problems,
-)
 from ansible_collections.trtllm.fleet.plugins.module_utils.layers import applies
 from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import OVERRIDES, USE_CASES
+from ansible_collections.trtllm.fleet.plugins.module_utils.request import PREFIX, read_request
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_defaults, load_tables, serving_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
-ROLE = ROOT / "roles/serving_recipe"
 # CPU milliseconds for each host: a fleet of 1,000 has its recipes in 5 seconds.
 LIMIT = 5.0
 
@@ -54,7 +50,7 @@ def fleet(count: int) -> Fleet:
         wanted.append({"name": name, "gpu_type": gpu_type, "gpu_count": max(sizes)})
     return {
         f"host{number:04}": {
-            f"serving_recipe_{name}": value
+            f"{PREFIX}{name}": value
             for name, value in {
                 **asked,
                 "port": 8000 + number,
@@ -75,19 +71,16 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 def in_python(hosts: Fleet) -> dict[str, float]:
-    """The filters and the usual merge of the same layers, called from Python and from templates."""
+    """What the action makes of a host's variables, and the usual merge of the same layers in a template."""
     loader = DataLoader()
-    files = [str(ROLE / f"{name}/main.yml") for name in ("defaults", "vars")]
-    defaults, internal = (loader.load_from_file(path, trusted_as_template=True) for path in files)
-    skipped = {"__serving_recipe_gpus": {"skipped": True}}
-    templars = [
-        Templar(loader=loader, variables={**defaults, **internal, **skipped, **variables})
-        for variables in hosts.values()
-    ]
-    # What the role's tasks evaluate on each host.
-    checked = trust_as_template("{{ __serving_recipe_problems | length > 0 }}")
-    resolved = trust_as_template("{{ __serving_recipe_request | trtllm.fleet.serving_recipe }}")
-    requests = [templar.template(trust_as_template("{{ __serving_recipe_request }}")) for templar in templars]
+
+    def asked(variables: Variables) -> Variables:
+        request: Variables = Templar(loader=loader, variables=variables).template(
+            read_request(variables, load_defaults(), None)
+        )
+        return request
+
+    requests = [asked(variables) for variables in hosts.values()]
     recipes = [serving_recipe(request) for request in requests]
 
     merged = trust_as_template("{{ layers | combine(recursive=True) }}")
@@ -100,12 +93,7 @@ def in_python(hosts: Fleet) -> dict[str, float]:
             raise AssertionError(f"the rival's engine options of {recipe['name']} are not ours")
 
     return {
-        "filters": cpu_seconds(
-            lambda: [(serving_recipe_problems(request), serving_recipe(request)) for request in requests]
-        ),
-        "filters_in_templates": cpu_seconds(
-            lambda: [(host.template(checked), host.template(resolved)) for host in templars]
-        ),
+        "resolver": cpu_seconds(lambda: [serving_recipe(asked(variables)) for variables in hosts.values()]),
         "combine_in_templates": cpu_seconds(lambda: [merger.template(merged) for merger in mergers]),
     }
 
@@ -167,6 +155,6 @@ def main() -> None:
     figures = {**in_python(hosts), **in_ansible(hosts)}
     for name, seconds in figures.items():
         print(f"{name:24} {seconds:8.2f} CPU seconds, {1000 * seconds / len(hosts):8.2f} ms for each host")
-    per_host = 1000 * figures["filters"] / len(hosts)
+    per_host = 1000 * figures["resolver"] / len(hosts)
     print(json.dumps({"benchmark": "recipes", "hosts": len(hosts), "cpu_seconds": figures, "limit_ms_per_host": LIMIT}))
     sys.exit(per_host > LIMIT)

@@ -19,6 +19,7 @@ GET /_lab/requests lists what was asked and answered (`seconds` is null until th
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import fnmatch
 import hashlib
@@ -139,28 +140,32 @@ class Fault:
     """What goes wrong, for the requests whose path matches.
 
     kind: `cut` closes the connection after `after_bytes` of the body, `stall` sends nothing more after them, `corrupt`
-        changes the next byte; `429` and `401` answer so at once, 429 with `retry_after` seconds.
+        changes the next byte, `slow` sends `bytes_per_second`; `429` and `401` answer so at once, 429 with
+        `retry_after` seconds. `outage` concerns all requests: it cuts every connection when the bodies together have
+        had `after_bytes`, and refuses new ones for `seconds`, those of /_lab too.
     path_glob: matched against the request's path, without its query.
     after_bytes: bytes of this answer's body, counted from where the answer starts.
     times: how many requests are left to fail; None for all.
     """
 
-    kind: Literal["cut", "stall", "corrupt", "429", "401"]
+    kind: Literal["cut", "stall", "corrupt", "slow", "429", "401", "outage"]
     path_glob: str = "*"
     after_bytes: int = 0
     times: int | None = None
     retry_after: int = 1
+    bytes_per_second: int = 1_000_000
+    seconds: float = 1
 
     @property
     def spoils_body(self) -> bool:
-        return self.kind in ("cut", "stall", "corrupt")
+        return self.kind in ("cut", "stall", "corrupt", "slow")
 
     @classmethod
     def from_json(cls, document: Any) -> Fault | None:
         """The fault that a test asked for; None for kind `none`. Raises HubError 400 on anything else."""
         if document == {"kind": "none"}:
             return None
-        kinds = ("cut", "stall", "corrupt", "429", "401")
+        kinds = ("cut", "stall", "corrupt", "slow", "429", "401", "outage")
         if not isinstance(document, dict) or str(document.get("kind")) not in kinds:
             raise HubError(HTTPStatus.BAD_REQUEST, f"kind must be one of {', '.join(kinds)}, none")
         try:
@@ -199,13 +204,26 @@ class Hub:
         """The first fault that this request meets, counted down, and the event that would end its stall."""
         with self.lock:
             for fault in self.faults:
-                if fault.times == 0 or (fault.spoils_body and not has_body):
+                if fault.times == 0 or fault.kind == "outage" or (fault.spoils_body and not has_body):
                     continue
                 if fnmatch.fnmatchcase(path, fault.path_glob):
                     if fault.times is not None:
                         fault.times -= 1
                     return fault, self.cleared
             return None, self.cleared
+
+    def spend(self, count: int) -> tuple[int, Fault | None]:
+        """How many of the next bytes of a body still go out, and the outage that begins behind them."""
+        with self.lock:
+            for fault in self.faults:
+                if fault.kind == "outage":
+                    allowed = min(count, fault.after_bytes)
+                    fault.after_bytes -= allowed
+                    if allowed == count:
+                        break
+                    self.faults.remove(fault)
+                    return allowed, fault
+            return count, None
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
@@ -263,12 +281,12 @@ class Handler(BaseHTTPRequestHandler):
         }
         start = time.monotonic()
         self.fault: Fault | None = None
-        lab = self.path_parts[0] == "_lab"
-        if not lab:
+        self.lab = self.path_parts[0] == "_lab"
+        if not self.lab:
             with self.hub.lock:
                 self.hub.requests.append(self.entry)
         try:
-            if not lab:
+            if not self.lab:
                 self.fault, self.cleared = self.hub.take_fault(url.path, self.command == "GET")
             self.refuse_on_fault()
             self.route()
@@ -426,6 +444,9 @@ class Handler(BaseHTTPRequestHandler):
         if not self.fault or not self.fault.spoils_body:
             self.send_bytes(content, length)
             return
+        if self.fault.kind == "slow":
+            self.send_bytes(content, length, self.fault.bytes_per_second)
+            return
         self.send_bytes(content, min(self.fault.after_bytes, length))
         left = length - self.entry["bytes"]
         if self.fault.kind == "corrupt" and left:
@@ -450,16 +471,22 @@ class Handler(BaseHTTPRequestHandler):
             except TimeoutError:
                 continue
 
-    def send_bytes(self, content: BinaryIO, length: int) -> None:
+    def send_bytes(self, content: BinaryIO, length: int, rate: int | None = None) -> None:
         while length:
             block = content.read(min(BLOCK, length))
             self.write(block)
             length -= len(block)
+            if rate:
+                time.sleep(len(block) / rate)
 
     def write(self, block: bytes) -> None:
+        allowed, outage = (len(block), None) if self.lab else self.hub.spend(len(block))
         # Counted first, so that the log is right when the client has it all.
-        self.entry["bytes"] += len(block)
-        self.wfile.write(block)
+        self.entry["bytes"] += allowed
+        self.wfile.write(block[:allowed])
+        if outage:
+            self.server.go_away(outage.seconds)
+            raise ConnectionResetError
 
     # Answers
 
@@ -516,7 +543,35 @@ class HubServer(ThreadingHTTPServer):
 
     def __init__(self, directory: Path, port: int = 0, tokens: Iterable[str] = ()) -> None:
         self.hub = Hub(directory, list(tokens))
+        self.connections: set[socket.socket] = set()
+        self.away = 0.0
         super().__init__(("127.0.0.1", port), Handler)
+
+    def serve_forever(self, poll_interval: float = 0.05) -> None:
+        super().serve_forever(poll_interval)
+        while self.away:
+            time.sleep(self.away)
+            self.away = 0
+            self.socket = socket.create_server(self.server_address)
+            super().serve_forever(poll_interval)
+
+    def go_away(self, seconds: float) -> None:
+        """Cut every connection, and listen again after a while."""
+        self.away = seconds
+        self.shutdown()
+        self.socket.close()
+        for connection in list(self.connections):
+            # It may be gone by itself.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        self.connections.add(request)
+        super().process_request_thread(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.connections.discard(request)
+        super().shutdown_request(request)
 
 
 def main() -> None:

@@ -1,3 +1,4 @@
+#!/usr/bin/python
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -5,46 +6,59 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-name: serving_recipe
-short_description: Resolve the serving recipe for a model, a use case and GPUs
+module: serving_recipe
+short_description: Resolve the recipe of a host from its variables
 version_added: 0.1.0
-author:
-  - trtllm.fleet contributors (@trtllm-fleet)
 description:
-  - Merges the data of role P(trtllm.fleet.serving_recipe#role) into one configuration, each value with its source.
+  - Reads the host's variables of role P(trtllm.fleet.serving_recipe#role), which have their defaults where not set.
+  - Merges the role's data into one configuration, each value with its source.
   - Checks the result against what the image's TensorRT-LLM release and the GPUs accept.
   - Fails with one message that lists every problem, what is allowed, and the variable to change.
-seealso:
-  - plugin: trtllm.fleet.serving_recipe_problems
-    plugin_type: filter
+  - Role P(trtllm.fleet.serving_recipe#role) runs it, and makes the recipe a variable for later roles and plays.
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing.
+  diff_mode:
+    support: none
+    description: There is nothing to show; nothing is changed.
+  idempotent:
+    support: full
+    description: Changes nothing.
+  action:
+    support: full
+    description: Runs on the control machine and does not connect to the host.
 options:
-  _input:
+  detected:
     description:
-      - C(model), C(use_case) and C(port) as in the variables of the role, and C(name), C(image) and
-        C(gpus_per_instance), which may be V(null).
-      - C(gpu_type), C(gpu_count) and C(gpus) may be V(null) when C(detected) is the result of M(trtllm.fleet.gpu_info).
-      - C(engine_options), C(environment) and C(limits) override what the recipe says.
+      - Result of M(trtllm.fleet.gpu_info).
+      - Not needed where the host's variables name the type and the number of its GPUs, or which they are.
     type: dict
-    required: true
+seealso:
+  - module: trtllm.fleet.gpu_info
+  - plugin: trtllm.fleet.serving_plan
+    plugin_type: filter
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
 """
 
 EXAMPLES = r"""
-- name: Show the engine options for eight B200
-  ansible.builtin.debug:
-    msg: "{{ (request | trtllm.fleet.serving_recipe).engine_options }}"
+- name: Look up the recipe
+  trtllm.fleet.serving_recipe:
+  register: found
   vars:
-    request:
-      model: openai/gpt-oss-120b
-      use_case: low_latency
-      gpu_type: b200
-      gpu_count: 8
-      image: nvcr.io/nvidia/tensorrt-llm/release:1.2.1
-      port: 8000
+    serving_recipe_gpu_type: b200
+    serving_recipe_gpu_count: 8
+
+- name: Show its engine options
+  ansible.builtin.debug:
+    var: found.recipe.engine_options
 """
 
 RETURN = r"""
-_value:
-  description: The recipe.
+recipe:
+  description: What to run.
+  returned: success
   type: dict
   contains:
     name:
@@ -62,6 +76,11 @@ _value:
       type: bool
     use_case:
       description: Use case.
+      type: str
+    worker:
+      description:
+        - Which part of disaggregated serving the instances are, V(prefill) or V(decode).
+        - V(null) where each of them serves by itself, which is what role P(trtllm.fleet.trtllm_server#role) runs.
       type: str
     gpu_type:
       description: Row of the hardware table.
@@ -135,67 +154,3 @@ _value:
       type: list
       elements: str
 """
-
-from collections.abc import Callable
-from functools import cache
-from pathlib import Path
-from typing import Any
-
-from ansible.errors import AnsibleFilterError
-from ansible.module_utils.common.yaml import yaml_load
-from ansible.utils.display import Display
-
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import expand_releases
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import RecipeError, Tables, resolve
-
-DATA = Path(__file__).parents[2] / "roles" / "serving_recipe" / "vars"
-
-
-def _load(path: Path) -> Any:
-    """The value of a file's only variable."""
-    (value,) = yaml_load(path.read_text(encoding="utf-8")).values()
-    return value
-
-
-def _load_all(folder: str) -> list[Any]:
-    return [_load(path) for path in sorted((DATA / folder).glob("*.yml"))]
-
-
-@cache
-def load_tables() -> Tables:
-    """The data of the role, read here because templating it for every host of a fleet would cost more than the rest."""
-    return Tables(
-        hardware=_load(DATA / "hardware.yml"),
-        models={model["id"]: model for model in _load_all("models")},
-        documents={document["name"]: document for documents in _load_all("documents") for document in documents},
-        base=_load(DATA / "base.yml"),
-        several=_load(DATA / "several.yml"),
-        releases=expand_releases(_load_all("releases")),
-    )
-
-
-def serving_recipe(request: dict[str, Any]) -> dict[str, Any]:
-    """The recipe for a request, as DOCUMENTATION tells."""
-    try:
-        recipe = resolve(request, load_tables())
-    except RecipeError as error:
-        raise AnsibleFilterError(str(error)) from None
-    for warning in recipe["warnings"]:
-        Display().warning(warning)
-    return recipe
-
-
-def serving_recipe_problems(request: dict[str, Any]) -> list[str]:
-    """Why there is no recipe for a request; empty where there is one."""
-    try:
-        resolve(request, load_tables())
-    except RecipeError as error:
-        return error.problems
-    return []
-
-
-class FilterModule:
-    """The filters of this file."""
-
-    def filters(self) -> dict[str, Callable[..., Any]]:
-        return {"serving_recipe": serving_recipe, "serving_recipe_problems": serving_recipe_problems}

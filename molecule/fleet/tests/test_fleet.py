@@ -1,0 +1,33 @@
+"""Hosts with no way out serve what a bundle brought to one of them."""
+
+import json
+
+API = "http://127.0.0.1:8000"
+BODY = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "Are you there?"}], "max_tokens": 8}
+
+
+def test_there_is_no_way_out(host):
+    assert host.run("curl --silent --max-time 5 https://hub.origin.test").rc != 0
+    assert host.run("curl --silent --max-time 5 https://pypi.origin.test").rc != 0
+    assert host.check_output("ip route show default") == ""
+
+
+def test_it_serves(host):
+    answer = host.check_output(
+        "curl --silent --fail --max-time 30 --header 'Content-Type: application/json' "
+        f"--data '{json.dumps(BODY)}' {API}/v1/chat/completions"
+    )
+    assert json.loads(answer)["choices"]
+
+
+def test_every_byte_of_the_weights_is_as_the_hub_had_it(host):
+    (snapshot,) = host.check_output("ls -d /srv/trtllm-fleet/models/openai/gpt-oss-120b/*").split()
+    manifest = json.loads(host.file(f"{snapshot}/.cache/trtllm-fleet/manifest.json").content_string)
+    large = {file["path"]: file["sha256"] for file in manifest["files"] if "sha256" in file}
+    assert len(large) > 10
+    for path, sha256 in large.items():
+        assert host.file(f"{snapshot}/{path}").sha256sum == sha256
+
+
+def test_nothing_is_shared_any_more(host):
+    assert ":688" not in host.check_output("ss --listening --numeric --tcp --udp")

@@ -1,0 +1,297 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Packages with all that they depend on, as an apt repository in a directory.
+
+apt itself chooses and fetches them, with sources and state of its own, in which nothing counts as installed. What this
+machine has installed, its lists and its sources are not touched.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+ETC = Path("/etc/apt")
+INDEX = "Packages"
+STARTER = "starter.tar"
+# In the repository, while apt fetches.
+INCOMING = ".incoming"
+# The way to the repositories is this machine's own: proxies, timeouts and the like.
+ACCESS = re.compile(r"Acquire::(?!Languages|IndexTargets)")
+URI = re.compile(r"'[^']+' ([^ _]+)_([^ _]+)_([^ _]+)\.deb (\d+) SHA256:(\w+)")
+FILENAME = re.compile(r"^Filename: .*$", re.MULTILINE)
+VERSION = re.compile(r"^Version: (.*)$", re.MULTILINE)
+CHECKSUM = re.compile(r"^SHA256: (\w+)$", re.MULTILINE)
+
+
+class PackagesError(Exception):
+    """There is no such set of packages; the message says why."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository of a vendor; ``key`` is its public key, ASCII-armoured, no ``components`` mean a flat repository."""
+
+    name: str
+    url: str
+    key: str
+    suite: str = "/"
+    components: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package at a version; ``file`` is its name in the repository."""
+
+    name: str
+    version: str
+    architecture: str
+    size: int
+    sha256: str
+
+    @property
+    def file(self) -> str:
+        """As in Debian's own pool: without the epoch, whose colon not every file system takes."""
+        return f"{self.name}_{self.version.split(':', 1)[-1]}_{self.architecture}.deb"
+
+    @property
+    def apt_file(self) -> str:
+        """As in apt's archives."""
+        return f"{self.name}_{self.version.replace(':', '%3a')}_{self.architecture}.deb"
+
+    def is_in(self, directory: Path) -> bool:
+        """Whether the file is there and good. Raises OSError."""
+        path = directory / self.file
+        if not path.is_file() or path.stat().st_size != self.size:
+            return False
+        return hashlib.sha256(path.read_bytes()).hexdigest() == self.sha256
+
+
+class Apt:
+    """apt with sources and state below ``root``, which is empty."""
+
+    def __init__(self, root: Path, repositories: Sequence[Repository], pins: str) -> None:
+        self.root = root
+        for name in ("sources", "keys", "lists/partial", "cache", "archives/partial"):
+            (root / name).mkdir(parents=True)
+        (root / "status").touch()
+        (root / "pins").write_text(pins, encoding="utf-8")
+        for path in sources(ETC, [repository.url for repository in repositories], self.architecture()):
+            shutil.copy(path, root / "sources")
+        for repository in repositories:
+            key = root / "keys" / f"{repository.name}.asc"
+            key.write_text(repository.key, encoding="utf-8")
+            where = " ".join([repository.url, repository.suite, *repository.components])
+            source = root / "sources" / f"{repository.name}.trtllm-fleet.list"
+            source.write_text(f"deb [signed-by={key}] {where}\n", encoding="utf-8")
+        dump = self.run("apt-config", "dump").splitlines()
+        settings = [line for line in dump if ACCESS.match(line)]
+        settings += [f'{name} "{value}";' for name, value in self.settings().items()]
+        (root / "apt.conf").write_text("\n".join(settings) + "\n", encoding="utf-8")
+        self.run("apt-get", "update")
+
+    def settings(self) -> dict[str, str]:
+        return {
+            "APT::Architectures": self.architecture(),
+            "APT::Install-Recommends": "false",
+            "APT::Sandbox::User": "root",
+            "APT::Update::Error-Mode": "any",
+            "Acquire::ForceHash": "SHA256",
+            "Acquire::Languages": "none",
+            "Dir::Cache": f"{self.root}/cache/",
+            "Dir::Cache::Archives": f"{self.root}/archives/",
+            # No hooks of this machine, nor its pins.
+            "Dir::Etc::Main": "/dev/null",
+            "Dir::Etc::Parts": "/dev/null",
+            "Dir::Etc::Preferences": f"{self.root}/pins",
+            "Dir::Etc::PreferencesParts": "/dev/null",
+            "Dir::Etc::SourceList": "/dev/null",
+            "Dir::Etc::SourceParts": f"{self.root}/sources",
+            "Dir::State": f"{self.root}/",
+            "Dir::State::Lists": f"{self.root}/lists/",
+            "Dir::State::Status": f"{self.root}/status",
+        }
+
+    def architecture(self) -> str:
+        return self.run("dpkg", "--print-architecture").strip()
+
+    def run(self, *argv: str) -> str:
+        """Standard output. Raises PackagesError with the program's own last words."""
+        conf = self.root / "apt.conf"
+        environment = {**os.environ, "LC_ALL": "C", **({"APT_CONFIG": str(conf)} if conf.exists() else {})}
+        done = subprocess.run(
+            argv, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+        )
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if line.startswith("E:")]
+            raise PackagesError(" ".join(errors or done.stderr.splitlines()[-1:]) or f"{argv[0]} fails")
+        return done.stdout
+
+    def knows(self, wanted: str) -> bool:
+        """Whether a repository has the package, ``name`` or ``name=version``."""
+        name, _equals, version = wanted.partition("=")
+        try:
+            entries = self.run("apt-cache", "show", name)
+        except PackagesError:
+            return False
+        return bool(fnmatch.filter(VERSION.findall(entries), version or "*"))
+
+    def closure(self, names: Sequence[str]) -> list[Package]:
+        """The packages, as ``name`` or ``name=version``, and all that they need on a machine that has nothing."""
+        listed = self.run("apt-get", "install", "--print-uris", "--yes", *names)
+        return [
+            Package(match[1], unquote(match[2]), match[3], int(match[4]), match[5])
+            for match in map(URI.fullmatch, listed.splitlines())
+            if match
+        ]
+
+    def entries(self, packages: Sequence[Package]) -> dict[str, str]:
+        """What their own repositories' indices say of them, by file, but for where they are."""
+        known = self.run("apt-cache", "show", *(f"{package.name}={package.version}" for package in packages))
+        # A version may be in several repositories.
+        by_checksum = {match[1]: entry.strip() for entry in known.split("\n\n") for match in CHECKSUM.finditer(entry)}
+        return {
+            package.file: FILENAME.sub(f"Filename: ./{package.file}", by_checksum[package.sha256]) + "\n"
+            for package in packages
+        }
+
+    def fetch(self, names: Sequence[str], directory: Path) -> None:
+        """Have apt fetch into a directory what is not there."""
+        (directory / "partial").mkdir(parents=True, exist_ok=True)
+        self.run("apt-get", "install", "--download-only", "--yes", "-o", f"Dir::Cache::Archives={directory}/", *names)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the repository consists of, and what was done to it, or would be done.
+
+    ``fetched`` is what it lacked, ``removed`` files that were not of it; ``absent`` are names that no source has.
+    """
+
+    packages: Sequence[Package]
+    fetched: Sequence[Package]
+    removed: Sequence[str]
+    absent: Sequence[str]
+    changed: bool
+
+
+def sources(etc: Path, urls: Sequence[str], architecture: str) -> list[Path]:
+    """This machine's own sources, but for those of the repositories that are given."""
+    # As role apt_packages has it: their vendors' own instructions may write the architecture as a variable.
+    ours = [url.rstrip("/").replace(architecture, "$(ARCH)") for url in urls]
+    found = []
+    for path in (etc / "sources.list", *sorted((etc / "sources.list.d").glob("*"))):
+        if path.suffix in (".list", ".sources") and path.is_file():
+            text = path.read_text(encoding="utf-8", errors="replace").replace(architecture, "$(ARCH)")
+            if not any(url in text for url in ours):
+                found.append(path)
+    return found
+
+
+def write_repository(
+    directory: Path,
+    names: Sequence[str],
+    optional: Sequence[str],
+    starter: Sequence[str],
+    repositories: Sequence[Repository],
+    pins: str,
+    dry: bool,
+) -> Outcome:
+    """Have in the directory the packages, all that they need, and nothing else.
+
+    ``optional`` names may be unknown to every source. ``starter`` names, with all that they need, are in an archive
+    besides, STARTER, which is such a repository too. Raises PackagesError and OSError.
+    """
+    with tempfile.TemporaryDirectory() as root:
+        apt = Apt(Path(root), repositories, pins)
+        absent = [name for name in optional if not apt.knows(name)]
+        wanted = [*names, *starter, *(name for name in optional if name not in absent)]
+        first = apt.closure(starter) if starter else []
+        packages = sorted({*first, *apt.closure(wanted)}, key=lambda package: package.file)
+        missing = [package for package in packages if not package.is_in(directory)]
+        files = {package.file for package in packages}
+        removed = sorted(path.name for path in directory.glob("*.deb") if path.name not in files)
+        outdated = bool(missing or removed) or not is_indexed(directory, files, {package.file for package in first})
+        if outdated and not dry:
+            check_room(directory, missing)
+            fetch(apt, wanted, packages, missing, directory)
+            for name in removed:
+                (directory / name).unlink()
+            write_index(apt, directory, packages, first)
+    return Outcome(packages, missing, removed, absent, outdated)
+
+
+def check_room(directory: Path, missing: Sequence[Package]) -> None:
+    """Raises PackagesError where they find no room."""
+    place = directory
+    while not place.exists():
+        place = place.parent
+    needed, free = sum(package.size for package in missing), shutil.disk_usage(place).free
+    if needed > free:
+        raise PackagesError(f"{directory} lacks {needed / 1e6:.0f} MB of packages, and has {free / 1e6:.0f} MB free.")
+
+
+def fetch(
+    apt: Apt, wanted: Sequence[str], packages: Sequence[Package], missing: Sequence[Package], directory: Path
+) -> None:
+    """Fetch what is missing. Raises PackagesError and OSError."""
+    incoming = directory / INCOMING
+    incoming.mkdir(parents=True, exist_ok=True)
+    for package in packages:
+        link = incoming / package.apt_file
+        # Takes the place of a file that is not the one of the index. Without links apt fetches all of them again.
+        with suppress(OSError):
+            link.unlink()
+        with suppress(OSError):
+            if package not in missing:
+                link.symlink_to(Path("..", package.file))
+    if missing:
+        apt.fetch(wanted, incoming)
+    for package in missing:
+        arrived = incoming / package.apt_file
+        if not arrived.is_file():
+            raise PackagesError(f"apt did not fetch {package.file}: its source has to be one that is fetched from.")
+        os.replace(arrived, directory / package.file)
+        if not package.is_in(directory):
+            raise PackagesError(f"{package.file} is not what the index of its repository says.")
+    shutil.rmtree(incoming)
+
+
+def is_indexed(directory: Path, files: set[str], first: set[str]) -> bool:
+    """Whether index and archive are there, and of these files."""
+    try:
+        listed = [line[12:] for line in FILENAME.findall((directory / INDEX).read_text(encoding="utf-8"))]
+        with tarfile.open(directory / STARTER) as archive:
+            archived = archive.getnames()
+    except (OSError, tarfile.TarError):
+        return False
+    return set(listed) == files and set(archived) == {INDEX, *first}
+
+
+def write_index(apt: Apt, directory: Path, packages: Sequence[Package], first: Sequence[Package]) -> None:
+    """Write index and archive; the same packages give the same bytes. Raises PackagesError and OSError."""
+    entries = apt.entries(packages)
+    files = [package.file for package in packages if package in first]
+    contents = {INDEX: "\n".join(entries[file] for file in files).encode()}
+    contents.update((file, (directory / file).read_bytes()) for file in files)
+    with tarfile.open(directory / f"{STARTER}.new", "w") as archive:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o644
+            archive.addfile(member, io.BytesIO(content))
+    os.replace(directory / f"{STARTER}.new", directory / STARTER)
+    (directory / f"{INDEX}.new").write_text("\n".join(entries.values()), encoding="utf-8")
+    os.replace(directory / f"{INDEX}.new", directory / INDEX)

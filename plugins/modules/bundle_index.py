@@ -1,0 +1,84 @@
+#!/usr/bin/python
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: bundle_index
+short_description: Write down what a bundle consists of
+version_added: 0.1.0
+description:
+  - Writes C(bundle.json), which says what the bundle is, and C(SHA256SUMS), for C(sha256sum --check), into a directory
+    that has the weights of a model, the harmony vocabulary, an image and packages.
+  - Files are hashed on all cores, and those that are as they were the last time are not hashed again.
+attributes:
+  check_mode:
+    support: full
+    description: Hashes what has to be, and writes nothing.
+  diff_mode:
+    support: full
+    description: Shows the checksums.
+  idempotent:
+    support: full
+    description: Writes nothing where nothing has changed.
+options:
+  path:
+    description: Directory of the bundle.
+    type: path
+    required: true
+  weights:
+    description: The snapshot of the model in it, as M(trtllm.fleet.model_snapshot) has it.
+    type: path
+    required: true
+  contents:
+    description: What the index is to say besides its files; what it says of C(weights) is added to their manifest.
+    type: dict
+    required: true
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+"""
+
+EXAMPLES = r"""
+- name: Write down what the bundle is
+  trtllm.fleet.bundle_index:
+    path: /srv/bundle
+    weights: /srv/bundle/models/openai/gpt-oss-120b/b5c939de8f754692c1647ca79fbf85e8c1e70f8a
+    contents:
+      platform: {distribution: Debian, release: trixie, architecture: x86_64}
+"""
+
+import os
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.bundle import CHECKSUMS, describe
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import SnapshotError
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=dict(
+            path=dict(type="path", required=True),
+            weights=dict(type="path", required=True),
+            contents=dict(type="dict", required=True),
+        ),
+        supports_check_mode=True,
+    )
+    given = module.params
+    os.umask(0o022)
+    try:
+        outcome = describe(Path(given["path"]), Path(given["weights"]), given["contents"], module.check_mode)
+    except (SnapshotError, OSError) as error:
+        module.fail_json(msg=str(error))
+    header = str(Path(given["path"]) / CHECKSUMS)
+    module.exit_json(
+        changed=outcome.changed,
+        diff=dict(before_header=header, after_header=header, before=outcome.before, after=outcome.after),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+#!/usr/bin/python
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: image_archive
+short_description: Keep a container image from a registry in a file that docker load takes
+version_added: 0.1.0
+description:
+  - Fetches the image for this machine's architecture with C(skopeo), which has to be installed; no Docker is needed.
+  - A private CA of the registry is trusted where Docker trusts it, in the system's store or in C(/etc/docker/certs.d).
+attributes:
+  check_mode:
+    support: full
+    description: Asks the registry, if C(skopeo) is installed, and says whether the image would be fetched.
+  diff_mode:
+    support: none
+    description: RV(digest) is what there is to show.
+  idempotent:
+    support: full
+    description: Fetches nothing while the tag stands for the image that is in the file.
+options:
+  name:
+    description: The image by its tag, as C(docker run) is going to name it.
+    type: str
+    required: true
+  path:
+    description: The file. Another image in it is replaced.
+    type: path
+    required: true
+  authfile:
+    description: Docker client configuration with the registry logins.
+    type: path
+    required: true
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+"""
+
+EXAMPLES = r"""
+- name: Have the image at hand
+  trtllm.fleet.image_archive:
+    name: nvcr.io/nvidia/tensorrt-llm/release:1.2.1
+    path: /srv/bundle/image.tar
+    authfile: /etc/trtllm-fleet/docker/config.json
+"""
+
+RETURN = r"""
+digest:
+  description: What the tag stands for in the registry. Empty in check mode without C(skopeo).
+  returned: success
+  type: str
+  sample: sha256:76bd6974cc09757231adb4c872cfa7e822bf55ece3f08692af09413643fda7d9
+layers_bytes:
+  description: Size of the layers as the registry sends them, compressed, if the image is fetched; else 0.
+  returned: success
+  type: int
+  sample: 14210486352
+"""
+
+import os
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.image_archive import (
+    ImageError,
+    fetch,
+    holds,
+    look_up,
+    program,
+)
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=dict(
+            name=dict(type="str", required=True),
+            path=dict(type="path", required=True),
+            authfile=dict(type="path", required=True),
+        ),
+        supports_check_mode=True,
+    )
+    name, path = module.params["name"], Path(module.params["path"])
+    if "@" in name:
+        module.fail_json(
+            msg=f"{name} names a digest, which docker load cannot give back: name it by its tag (serving_recipe_image)."
+        )
+    os.umask(0o022)
+    # A dry run may come before skopeo is installed.
+    found = module.get_bin_path("skopeo", required=not module.check_mode)
+    if not found:
+        module.exit_json(changed=True, digest="", layers_bytes=0)
+    skopeo = program(found, module.params["authfile"])
+    try:
+        image = look_up(name, os.uname().machine, skopeo)
+        changed = not holds(path, name, image)
+        if changed and not module.check_mode:
+            fetch(path, name, skopeo)
+            if not holds(path, name, image):
+                raise ImageError(f"{name} changed while it was fetched: run again.")
+    except (ImageError, OSError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=changed, digest=image.digest, layers_bytes=image.layers_bytes if changed else 0)
+
+
+if __name__ == "__main__":
+    main()

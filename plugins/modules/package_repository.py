@@ -1,0 +1,191 @@
+#!/usr/bin/python
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: package_repository
+short_description: Keep packages with all that they depend on in a directory, as an apt repository
+version_added: 0.1.0
+description:
+  - Downloads packages, and everything that a machine of this distribution release needs for them that has nothing at
+    all installed, into a directory that apt can install them from (C(deb file:PATH ./)).
+  - apt itself chooses and downloads, with sources and state of its own. What is installed on this machine makes no
+    difference, and its sources and package lists are not touched.
+  - Packages are taken from the sources of this machine and from O(repositories). A source of this machine that names
+    one of O(repositories) is left out.
+  - Every file is compared with the checksum in its repository's signed index.
+attributes:
+  check_mode:
+    support: full
+    description: Asks the repositories, and says what would be downloaded.
+  diff_mode:
+    support: none
+    description: RV(fetched) and RV(removed) have the files.
+  idempotent:
+    support: full
+    description: Downloads only what is missing; the newest version of a package may be another one at the next run.
+options:
+  path:
+    description: The directory. Packages in it that are not of the set are removed.
+    type: path
+    required: true
+  names:
+    description: Packages as C(name) or C(name=version), whose version may have wildcards.
+    type: list
+    elements: str
+    required: true
+  optional:
+    description: Further packages, which may be unknown to every repository.
+    type: list
+    elements: str
+    default: []
+  starter:
+    description:
+      - Further packages, which with all that they need are a small repository of their own, in the archive
+        C(starter.tar) in O(path).
+    type: list
+    elements: str
+    default: []
+  repositories:
+    description: Repositories besides the machine's own.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: A name for it.
+        type: str
+        required: true
+      url:
+        description: URL of the repository.
+        type: str
+        required: true
+      suite:
+        description: Suite, or V(/) for a flat repository.
+        type: str
+        default: /
+      components:
+        description: Components; none for a flat repository.
+        type: list
+        elements: str
+        default: []
+      key:
+        description: The repository's public key, ASCII-armoured.
+        type: str
+        required: true
+        no_log: false
+  pins:
+    description: Text of an apt preferences file.
+    type: str
+    default: ""
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+"""
+
+EXAMPLES = r"""
+- name: Have Docker's packages at hand
+  trtllm.fleet.package_repository:
+    path: /srv/bundle/packages
+    names: [docker.io, ca-certificates]
+"""
+
+RETURN = r"""
+packages:
+  description: All packages of the set.
+  returned: success
+  type: list
+  elements: dict
+  sample:
+    - name: docker.io
+      version: 26.1.5+dfsg1-9
+      architecture: amd64
+      file: docker.io_26.1.5+dfsg1-9_amd64.deb
+fetched:
+  description: Files that were downloaded.
+  returned: success
+  type: list
+  elements: str
+  sample: [docker.io_26.1.5+dfsg1-9_amd64.deb]
+fetched_bytes:
+  description: Size of RV(fetched) together.
+  returned: success
+  type: int
+  sample: 28311552
+removed:
+  description: Files that were removed.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+absent:
+  description: Packages of O(optional) that no repository has.
+  returned: success
+  type: list
+  elements: str
+  sample: [nvlsm]
+"""
+
+import os
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.packages import PackagesError, Repository, write_repository
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=dict(
+            path=dict(type="path", required=True),
+            names=dict(type="list", elements="str", required=True),
+            optional=dict(type="list", elements="str", default=[]),
+            starter=dict(type="list", elements="str", default=[]),
+            repositories=dict(
+                type="list",
+                elements="dict",
+                default=[],
+                options=dict(
+                    name=dict(type="str", required=True),
+                    url=dict(type="str", required=True),
+                    suite=dict(type="str", default="/"),
+                    components=dict(type="list", elements="str", default=[]),
+                    key=dict(type="str", required=True, no_log=False),
+                ),
+            ),
+            pins=dict(type="str", default=""),
+        ),
+        supports_check_mode=True,
+    )
+    given = module.params
+    # Whoever installs them may be another user.
+    os.umask(0o022)
+    try:
+        outcome = write_repository(
+            Path(given["path"]),
+            given["names"],
+            given["optional"],
+            given["starter"],
+            [Repository(**repository) for repository in given["repositories"]],
+            given["pins"],
+            module.check_mode,
+        )
+    except (PackagesError, OSError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(
+        changed=outcome.changed,
+        packages=[
+            dict(name=package.name, version=package.version, architecture=package.architecture, file=package.file)
+            for package in outcome.packages
+        ],
+        fetched=[package.file for package in outcome.fetched],
+        fetched_bytes=sum(package.size for package in outcome.fetched),
+        removed=outcome.removed,
+        absent=outcome.absent,
+    )
+
+
+if __name__ == "__main__":
+    main()

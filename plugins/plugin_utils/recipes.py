@@ -1,0 +1,58 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Recipes from the files of role serving_recipe, for the plugins that run on the control machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.common.yaml import yaml_load
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.options import expand_releases
+from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import Tables, resolve
+
+ROLE = Path(__file__).parents[2] / "roles" / "serving_recipe"
+DATA = ROLE / "vars"
+
+
+def _read(path: Path) -> Any:
+    return yaml_load(path.read_text(encoding="utf-8"))
+
+
+def _load(path: Path) -> Any:
+    """The value of a file's only variable."""
+    (value,) = _read(path).values()
+    return value
+
+
+def _load_all(folder: str) -> list[Any]:
+    return [_load(path) for path in sorted((DATA / folder).glob("*.yml"))]
+
+
+@cache
+def load_tables() -> Tables:
+    """The data of the role, read here because templating it for every host of a fleet would cost more than the rest."""
+    return Tables(
+        hardware=_load(DATA / "hardware.yml"),
+        models={model["id"]: model for model in _load_all("models")},
+        documents={document["name"]: document for documents in _load_all("documents") for document in documents},
+        base=_load(DATA / "base.yml"),
+        several=_load(DATA / "several.yml"),
+        releases=expand_releases(_load_all("releases")),
+    )
+
+
+@cache
+def load_defaults() -> dict[str, Any]:
+    """The role's variables and what they are unless set."""
+    defaults: dict[str, Any] = _read(ROLE / "defaults" / "main.yml")
+    return defaults
+
+
+def serving_recipe(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe for a request. Raises RecipeError with every problem that can be found at once."""
+    return resolve(request, load_tables())

@@ -1,0 +1,17 @@
+"""Why there is no recipe for a request, as a list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import RecipeError
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import serving_recipe
+
+
+def recipe_problems(request: dict[str, Any]) -> list[str]:
+    """Empty where there is a recipe."""
+    try:
+        serving_recipe(request)
+    except RecipeError as error:
+        return error.problems
+    return []

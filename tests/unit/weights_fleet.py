@@ -1,0 +1,147 @@
+"""Hosts of a fleet on this machine, each with an address of its own on the loopback interface and the real share program."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights import snapshot
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = "ansible_collections.trtllm.fleet.plugins.module_utils.weights.share"
+COMMIT = "b5c939de8f754692c1647ca79fbf85e8c1e70f8a"
+MB = 1_000_000
+# A hang of the machine is not a failure of the program.
+PATIENCE = 120
+
+
+def content_of(path: str, size: int) -> bytes:
+    return random.Random(path).randbytes(size)
+
+
+def remote_file(path: str, content: bytes) -> snapshot.RemoteFile:
+    """As the hub describes it: large files by their SHA-256, others by git's name."""
+    if path.endswith(".safetensors"):
+        return snapshot.RemoteFile(path, len(content), sha256=hashlib.sha256(content).hexdigest())
+    git_oid = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    return snapshot.RemoteFile(path, len(content), git_oid=git_oid)
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """One that is free with the one behind it."""
+    while True:
+        with socket.create_server((address, 0)) as first:
+            port = int(first.getsockname()[1])
+            try:
+                socket.create_server((address, port + 1)).close()
+            except OSError:
+                continue
+            return port
+
+
+def until(what: Callable[[], Any], describe: Callable[[], str] = lambda: "") -> Any:
+    """What something says as soon as it says anything."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        result = what()
+        if result:
+            return result
+        time.sleep(0.05)
+    raise AssertionError(describe())
+
+
+class Host:
+    """A host of the fleet: ``options`` are those of the plan's share section."""
+
+    def __init__(self, root: Path, address: str, manifest: snapshot.Manifest, **options: Any) -> None:
+        self.address = address
+        self.manifest = manifest
+        self.directory = root / address / "models/lab/model" / COMMIT
+        self.run_dir = root / address / "run"
+        self.plan = root / address / "weights.json"
+        self.log = root / address / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+        snapshot.write_manifest(self.directory, manifest)
+        self.run_dir.mkdir()
+        hub = dict.fromkeys(("url", "token_file", "ca_file", "proxy", "no_proxy"), "")
+        share = {"address": address, "seeds": 1, "rank": -1, "fallback": 120, "max_upload_rate": 0, **options}
+        share.setdefault("max_download_rate", 0)
+        plan = {"path": str(self.directory), "hub": hub, "client": "", "workers": 1, "stall_timeout": 60}
+        self.plan.write_text(json.dumps({**plan, "attempts": 1, "max_rate": 0, "share": share}))
+
+    def give(self, contents: dict[str, bytes]) -> None:
+        """Let files come to their place as the hub's client has them come: whole."""
+        for path, content in contents.items():
+            new = self.directory / snapshot.STATE / "new"
+            new.write_bytes(content)
+            (self.directory / path).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(new, self.directory / path)
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", PROGRAM, str(self.plan), "--run-dir", str(self.run_dir)]
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT / "collections")}
+            )
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Its exit status."""
+        if self.process is None:
+            return 0
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def said(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    def status(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.run_dir / "weights-share.json").read_text()))
+        except FileNotFoundError:
+            return {}
+
+    def has(self) -> list[str]:
+        """The files that are in their places and known to be good."""
+        return [file.path for file in snapshot.look(self.directory, self.manifest).good]
+
+    def wait_for(self, what: Callable[[Host], Any]) -> Any:
+        return until(
+            lambda: what(self), lambda: f"{self.address}: {self.status()}, has {self.has()}, said:\n{self.said()}"
+        )
+
+    def wait_until_complete(self) -> None:
+        self.wait_for(lambda host: len(host.has()) == len(self.manifest.files))
+
+    def arrived(self) -> int:
+        """Bytes of unfinished files."""
+        return sum(path.stat().st_blocks * 512 for path in (self.directory / snapshot.STATE / "peers").glob("*"))
+
+
+@contextmanager
+def fleet(root: Path, contents: dict[str, bytes], count: int, **options: Any) -> Iterator[list[Host]]:
+    """Hosts that do not run yet, and no longer do afterwards."""
+    manifest = snapshot.Manifest("lab/model", COMMIT, [remote_file(path, data) for path, data in contents.items()])
+    addresses = [f"127.0.0.{number}" for number in range(2, count + 2)]
+    options = {"port": free_port(), "peers": addresses, **options}
+    hosts = [Host(root, address, manifest, **options) for address in addresses]
+    try:
+        yield hosts
+    finally:
+        for host in hosts:
+            host.stop(signal.SIGKILL)
+
+
+def start(hosts: Iterable[Host]) -> None:
+    for host in hosts:
+        host.start()
