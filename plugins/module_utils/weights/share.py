@@ -467,7 +467,6 @@ class Sharing:
                 return
             if right:
                 item.phase, item.mark = "placing", known
-                self.engine.protect(handle)
                 handle.rename_file(0, item.file.path)
             else:
                 self.say(f"What came as {item.file.path}, as {item.source} describes it, is something else.")

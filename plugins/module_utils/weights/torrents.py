@@ -160,10 +160,6 @@ class Engine:
         parameters.flags = (flags.seed_mode | flags.upload_mode) if whole else flags.update_subscribe
         return self.session.add_torrent(parameters)
 
-    def protect(self, handle: Any) -> None:
-        """Have a file not written any more."""
-        handle.set_flags(self.lt.torrent_flags.upload_mode)
-
     def is_damaged(self, handle: Any) -> bool:
         """Whether a piece that was asked for is not what it should be: everything is checked then, and some missing."""
         states = self.lt.torrent_status
