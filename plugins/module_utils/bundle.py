@@ -162,8 +162,8 @@ def problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     broken = [path for path, size in _sizes(bundle).items() if sizes and sizes.get(path) != size]
     if broken:
         found.append(
-            f"The bundle in {wanted['bundle_dir']} lacks files, or has others, than when it was made ({_some(broken)}): copy "
-            "it again, and try sha256sum --check SHA256SUMS there."
+            f"The bundle in {wanted['bundle_dir']} lacks files, or has others than it was made with ({_some(broken)}): "
+            "copy it again, and try sha256sum --check SHA256SUMS there."
         )
     there = {package["name"]: package["version"] for package in bundle["packages"]}
     lacking = [name for name in wanted["packages"] if not _satisfies(there, name)]

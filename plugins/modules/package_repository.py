@@ -76,7 +76,6 @@ options:
         description: The repository's public key, ASCII-armoured.
         type: str
         required: true
-        no_log: false
   pins:
     description: Text of an apt preferences file.
     type: str

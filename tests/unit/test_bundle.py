@@ -138,7 +138,7 @@ def refuse(*arguments: Any, **_options: Any) -> None:
 def test_a_new_image_changes_the_index_alone(tmp_path: Path, weights: Path) -> None:
     describe(tmp_path, weights, CONTENTS, dry=False)
     first = bundle_of(tmp_path)
-    (tmp_path / "image.tar").write_text("another")
+    (tmp_path / "image.tar").write_text("IMAGE.TAR")
     assert describe(tmp_path, weights, CONTENTS, dry=True).changed
     assert bundle_of(tmp_path) == first, "a dry run writes nothing"
     assert describe(tmp_path, weights, CONTENTS, dry=False).changed
@@ -216,7 +216,7 @@ UNFIT: dict[str, tuple[dict[str, Any], list[str]]] = {
         ],
     ),
     "version": ({"packages": ["nvidia-driver-cuda=590.48.01-*"]}, ["lacks nvidia-driver-cuda=590.48.01-*"]),
-    "half a copy": ({"sizes": {"bundle.json": 1}}, ["/srv/bundle lacks files, or has others, than"]),
+    "half a copy": ({"sizes": {"bundle.json": 1}}, ["/srv/bundle lacks files, or has others than"]),
 }
 
 

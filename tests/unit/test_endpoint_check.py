@@ -685,7 +685,7 @@ SLOW_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
     ("path", "answer"),
     [
         pytest.param("health", hang, id="health hangs"),
-        pytest.param("health", drip(SLOW_HEAD), id="health drips its header"),
+        pytest.param("health", drip(SLOW_HEAD, pause=0.5), id="health drips its header"),
         pytest.param("models", drip(b"HTTP/1.1 200 OK\r\n" + b"X-Pad: 1\r\n" * 50), id="models drip headers"),
         pytest.param("chat", hang, id="chat hangs"),
         pytest.param("chat", drip(SLOW_HEAD + b" " * 1000), id="chat drips its body"),

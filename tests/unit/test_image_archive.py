@@ -118,7 +118,9 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 echo "$*" >> {folder}/log
 case $1 in
     inspect) cat {folder}/manifest || {{ echo 'level=fatal msg="manifest unknown"' >&2; exit 1; }} ;;
-    copy) for last; do :; done; file=${{last#docker-archive:}}; cp {folder}/archive "${{file%%:*}}" ;;
+    copy) for last; do :; done; file=${{last#docker-archive:}}; file=${{file%%:*}}
+        test ! -e "$file" || exit 1  # skopeo does not write into one either
+        cp {folder}/archive "$file" ;;
 esac
 """
     )
@@ -154,6 +156,13 @@ def test_an_image_is_fetched_once(tmp_path: Path, registry: Path, run: Any) -> N
     again = run()
     assert (again["changed"], again["layers_bytes"]) == (False, 0)
     assert copies(registry) == 1
+    assert os.listdir(tmp_path / "bundle") == ["image.tar"]
+
+
+def test_the_beginning_of_an_archive_is_fetched_anew(tmp_path: Path, registry: Path, run: Any) -> None:
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle/image.tar.new").write_bytes(b"the beginning")
+    assert run()["changed"] is True
     assert os.listdir(tmp_path / "bundle") == ["image.tar"]
 
 

@@ -163,6 +163,7 @@ def test_a_newer_package_takes_the_place_of_the_older(
     done = run(["engine"])
     assert (done["fetched"], done["removed"]) == (["library_1.2_all.deb"], ["library_1.1_all.deb"])
     assert log == ["pool-library-1.2.deb"]
+    assert debs(tmp_path) == ["common_5_all.deb", "engine_2.0-1_all.deb", "library_1.2_all.deb"]
     index = (tmp_path / "packages/Packages").read_text()
     assert "Filename: ./library_1.2_all.deb\n" in index
     assert "library_1.1" not in index
@@ -192,6 +193,17 @@ def test_a_lost_index_is_written_again(
     assert run(["engine"], starter=["library"])["changed"] is True
     assert (tmp_path / "packages" / lost).read_bytes() == before
     assert log == []
+
+
+def test_an_index_of_other_files_is_written_again(tmp_path: Path, repository: Repository, run: Any) -> None:
+    """As it is when a run breaks off between the last file and the index."""
+    run(["library"], starter=["library"])
+    index = (tmp_path / "packages/Packages").read_bytes()
+    run(["engine"], starter=["library"])
+    (tmp_path / "packages/Packages").write_bytes(index)
+    assert run(["engine"], starter=["library"])["changed"] is True
+    assert run(["engine"], starter=["common"])["changed"] is True
+    assert run(["engine"], starter=["common"])["changed"] is False
 
 
 def test_wrong_bytes_are_refused(repository: Repository, run: Any) -> None:

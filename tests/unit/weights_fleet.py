@@ -1,4 +1,4 @@
-"""Hosts of a fleet on this machine, each with an address of its own on the loopback interface and the real share program."""
+"""Hosts of a fleet on this machine, each with an address of its own on loopback and the real share program."""
 
 from __future__ import annotations
 

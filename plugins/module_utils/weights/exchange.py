@@ -81,7 +81,7 @@ def pause(fleet: int, missing: int, helping: int, hub: bool, helps: bool) -> flo
     """
     if not missing:
         return LONGEST_PAUSE
-    often = max(1.0, fleet / 50)
+    often = max(0.5, fleet / 50)
     if hub:
         return often
     return max(often, helping / 8) if helps else max(2.0, fleet / 10)

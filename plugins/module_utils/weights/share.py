@@ -68,13 +68,14 @@ from .torrents import Engine, checksums_of, is_metadata, metadata_of, metadata_s
 TORRENTS = f"{STATE}/torrents"
 LOCK = "lock"  # in ARRIVING; nothing that arrives has such a name
 
-LOOK = 1.0  # seconds
+LOOK, IDLE = 0.5, 2.0  # seconds between two looks, while something is missing here and otherwise
+TICK = 0.05  # seconds, while something is under way in a thread
 REPORT_INTERVAL = 10.0
 FRESH = 10.0  # a status that is older tells of a program that has ended
 STALLED = 30.0
 RETRY = 10.0
 CONNECT = 5.0
-LOADING = 4  # files at a time: the end of one, when few peers have what is missing, overlaps with others
+LOADING = 8  # files at a time: the end of one, when few peers have what is missing, overlaps with others
 ASKERS = 16
 ROOM = 64 * 1024 * 1024  # left free on the disk
 
@@ -155,7 +156,7 @@ class Sharing:
         self.jobs: list[tuple[Future[Any], Callable[[Future[Any]], None]]] = []
         self.chance = random.Random()
         self.receiver: int | None = None
-        self.connected = self.reported = self.hindered = 0.0
+        self.due = self.connected = self.reported = self.hindered = 0.0
         self.reported_bytes = (0, 0)
         self.had = 0
 
@@ -165,13 +166,12 @@ class Sharing:
     def run(self) -> None:
         """Until the process is stopped, or the snapshot removed. Raises ShareError."""
         Thread(target=self.told.serve_forever, daemon=True).start()
-        looked = 0.0
         while (self.directory / MANIFEST).exists():
             try:
                 self.hear()
                 self.collect()
-                if time.monotonic() >= looked + LOOK:
-                    looked = time.monotonic()
+                if time.monotonic() >= self.due:
+                    self.due = time.monotonic() + (LOOK if self.missing() else IDLE)
                     self.survey()
                     self.ask()
                     self.load()
@@ -199,11 +199,14 @@ class Sharing:
         self.jobs.append((pool.submit(work, *arguments), then))
 
     def collect(self) -> None:
-        done = [job for job in self.jobs if job[0].done()]
-        self.jobs = [job for job in self.jobs if job not in done]
-        for future, then in done:
+        for job in [job for job in self.jobs if job[0].done()]:
+            self.jobs.remove(job)
+            future, then = job
             with suppress(FileNotFoundError):  # A file was removed meanwhile: the next survey tells.
                 then(future)
+
+    def missing(self) -> list[Item]:
+        return [item for item in self.items.values() if not item.here]
 
     # What is here
 
@@ -258,6 +261,7 @@ class Sharing:
                 checksums = future.result()
                 if self.is_still(item, path, known):
                     self.keep(item, metadata_of(item.file, checksums))
+                    self.due = 0
 
             item.busy = True
             self.submit(self.hashers, then, checksums_of, self.directory / path, item.file.size)
@@ -281,6 +285,7 @@ class Sharing:
             elif self.is_still(item, path, known):
                 self.keep(item, metadata_of(item.file, checksums))
                 remember(self.directory, {path: known})
+                self.due = 0
 
         item.busy = True
         self.submit(self.hashers, then, work)
@@ -339,7 +344,7 @@ class Sharing:
         for item in active:
             if item.phase == "loading":
                 self.watch(item, now)
-        wanted = [item for item in self.items.values() if item.phase == "missing" and not item.here and not item.busy]
+        wanted = [item for item in self.missing() if item.phase == "missing" and not item.busy]
         for item in sorted(wanted, key=lambda item: not (arriving / item.name).exists()):
             if not item.file.size:
                 (arriving / item.name).touch()
@@ -353,7 +358,7 @@ class Sharing:
 
     def may_receive(self) -> bool:
         """Whether this process, of all on this and other hosts that have the directory, is the one that writes."""
-        if self.receiver is None and any(item.phase == "missing" and not item.here for item in self.items.values()):
+        if self.receiver is None and self.missing():
             (self.directory / ARRIVING).mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.directory / ARRIVING / LOCK, os.O_RDWR | os.O_CREAT, FILE_MODE)
             try:
@@ -496,7 +501,8 @@ class Sharing:
 
     def hear(self) -> None:
         lt = self.engine.lt
-        for alert in self.engine.alerts():
+        rest = TICK if self.jobs else min(LOOK, self.due - time.monotonic())
+        for alert in self.engine.alerts(max(0, rest)):
             if isinstance(alert, lt.listen_failed_alert):
                 raise ShareError(cannot_listen(self.share, self.share.port, alert.message()))
             if isinstance(alert, lt.session_stats_alert):
@@ -523,7 +529,7 @@ class Sharing:
     def ask(self) -> None:
         """Ask the hosts whose turn it is what they have."""
         now = time.monotonic()
-        missing = [item.name for item in self.items.values() if not item.here]
+        missing = [item.name for item in self.missing()]
         helping = sum(peer.helps(missing) for peer in self.peers.values())
         for peer in self.peers.values():
             if peer.busy or now < peer.due:
@@ -540,6 +546,8 @@ class Sharing:
                     return
                 if before and peer.index.done_bytes > before.done_bytes:
                     self.status.progress = time.time()
+                if not before or peer.index.whole != before.whole:
+                    self.due = 0
                 peer.failures = 0
                 wait = pause(len(self.peers), len(missing), helping, peer.index.hub, peer.helps(missing))
                 peer.due = time.monotonic() + wait * self.chance.uniform(0.8, 1.2)

@@ -21,7 +21,6 @@ SMALLEST_PIECE = 256 * 1024
 MOST_PIECES = 2048
 CHECKSUM = 20  # bytes of a SHA-1
 
-TICK = 0.25  # seconds
 MOST_CONNECTIONS = 60  # for one file, those that others made too
 # For addresses of both kinds: everything there is.
 EVERYTHING = (("0.0.0.0", "255.255.255.255"), ("::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"))
@@ -114,8 +113,7 @@ def settings(share: Share) -> dict[str, Any]:
         # For 10 Gbit/s and more; the defaults are for home connections.
         "tick_interval": 100,
         "max_queued_disk_bytes": 32 * 1024 * 1024,
-        "send_buffer_watermark": 4 * 1024 * 1024,
-        "send_buffer_low_watermark": 256 * 1024,
+        "request_queue_time": 1,
         "hashing_threads": 2,
     }
 
@@ -143,9 +141,9 @@ class Engine:
         self.session.set_ip_filter(allowed)
         self.session.set_peer_class_filter(capped)
 
-    def alerts(self) -> list[Any]:
-        """What has happened, after waiting for it for a TICK at most."""
-        self.session.wait_for_alert(round(TICK * 1000))
+    def alerts(self, patience: float) -> list[Any]:
+        """What has happened, after waiting so many seconds for it at most."""
+        self.session.wait_for_alert(round(patience * 1000))
         return self.session.pop_alerts()
 
     def add(self, metadata: bytes, path: str, whole: bool) -> Any:
