@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import tests.unit.conftest  # noqa: F401 - makes the collection importable
+import tests.unit.conftest  # noqa: F401 - makes the collection importable  # pylint: disable=unused-import
 from tests.unit.weights_hub import AGAIN, LARGE, LAST, MB, Host, LabHub, build
 
 

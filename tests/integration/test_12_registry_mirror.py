@@ -100,7 +100,7 @@ def test_the_image_crosses_the_wan_once(inventory: Path) -> None:
     asked = origin(
         f"curl --silent --include --header '{headers}' http://127.0.0.1:5000/v2/{REPOSITORY}/manifests/1.2.1"
     )
-    head, _, body = asked.partition("\n\n")
+    head, _blank, body = asked.partition("\n\n")
     manifest = json.loads(body)
     assert sent(began) == {layer["digest"]: layer["size"] for layer in [manifest["config"], *manifest["layers"]]}
 

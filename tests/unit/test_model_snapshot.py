@@ -66,13 +66,14 @@ def remote(path: str, content: bytes) -> RemoteFile:
     return RemoteFile(path, len(content), git_oid=hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest())
 
 
-def manifest_of(contents: Contents = CONTENTS, commit: str = OLD) -> Manifest:
-    return Manifest(REPOSITORY, commit, [remote(path, content) for path, content in contents.items()])
+def manifest_of(contents: Contents | None = None, commit: str = OLD) -> Manifest:
+    files = CONTENTS if contents is None else contents
+    return Manifest(REPOSITORY, commit, [remote(path, content) for path, content in files.items()])
 
 
-def fill(directory: Path, contents: Contents = CONTENTS) -> Path:
+def fill(directory: Path, contents: Contents | None = None) -> Path:
     """What a download leaves: files that are missing come, whole."""
-    for path, content in contents.items():
+    for path, content in (CONTENTS if contents is None else contents).items():
         if not (directory / path).exists():
             (directory / path).parent.mkdir(parents=True, exist_ok=True)
             (directory / path).write_bytes(content)
@@ -113,10 +114,10 @@ class Host:
             model_snapshot.main()
         return dict(json.loads(self.capsys.readouterr().out))
 
-    def stage(self, contents: Contents = CONTENTS, commit: str = OLD, **options: Any) -> dict[str, Any]:
+    def stage(self, contents: Contents | None = None, commit: str = OLD, **options: Any) -> dict[str, Any]:
         return self.run("staged", commit, manifest=manifest_of(contents, commit).as_dict(), **options)
 
-    def has(self, contents: Contents = CONTENTS, commit: str = OLD) -> Path:
+    def has(self, contents: Contents | None = None, commit: str = OLD) -> Path:
         """A verified snapshot."""
         self.stage(contents, commit)
         fill(self.path(commit), contents)
@@ -489,8 +490,17 @@ def test_files_that_arrive_at_one_time_are_all_remembered(tmp_path: Path) -> Non
 # What need not be downloaded
 
 
-def inodes(directory: Path, paths: Any = CONTENTS) -> list[int]:
-    return [(directory / path).stat().st_ino for path in sorted(paths)]
+def failing(error: OSError) -> Callable[..., None]:
+    """A function that raises this, whatever it is called with."""
+
+    def fail(*_args: Any, **_options: Any) -> None:
+        raise error
+
+    return fail
+
+
+def inodes(directory: Path, paths: Any = None) -> list[int]:
+    return [(directory / path).stat().st_ino for path in sorted(paths or CONTENTS)]
 
 
 def test_another_revision_needs_only_what_differs(host: Host) -> None:
@@ -692,7 +702,7 @@ def test_a_snapshot_is_removed_with_its_empty_parent(host: Host) -> None:
 def test_a_removal_that_broke_off_is_done_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.has()
     with monkeypatch.context() as broken:
-        broken.setattr(staging.shutil, "rmtree", lambda path: (_ for _ in ()).throw(OSError(errno.EIO, "broken", path)))
+        broken.setattr(staging.shutil, "rmtree", failing(OSError(errno.EIO, "broken")))
         assert "model_weights_dir" in host.run("absent")["msg"]
     assert host.run("absent")["changed"]
     assert not host.path().exists()
@@ -782,7 +792,7 @@ def test_files_belong_to_whom_our_own_belong_to(host: Host, monkeypatch: pytest.
     os.chown(directory / "config.json", 1234, 1234)
     with monkeypatch.context() as squashed:
         # An NFS server that takes us for nobody.
-        squashed.setattr(staging.os, "chown", lambda *_: (_ for _ in ()).throw(PermissionError(errno.EPERM, "no")))
+        squashed.setattr(staging.os, "chown", failing(PermissionError(errno.EPERM, "no")))
         assert host.run("verified")["changed"] is False
     assert host.run("verified")["changed"] is True
     status = (directory / "config.json").stat()
@@ -812,7 +822,9 @@ def read_only(host: Host) -> Iterator[Callable[[], None]]:
     mounted = []
 
     def mount() -> None:
-        done = subprocess.run(["mount", "--bind", "-o", "ro", host.top, host.top], capture_output=True, text=True)
+        done = subprocess.run(
+            ["mount", "--bind", "-o", "ro", host.top, host.top], capture_output=True, text=True, check=False
+        )
         if done.returncode:
             pytest.skip(f"mount: {done.stderr}")
         mounted.append(host.top)

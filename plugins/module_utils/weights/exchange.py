@@ -50,11 +50,11 @@ class Index:
     @classmethod
     def parse(cls, body: bytes, names: Collection[str]) -> Index:
         """What another host said, as far as it is about these names. Raises ValueError."""
-        document = json.loads(body)
         try:
+            document = json.loads(body)
             whole, loading = (frozenset(document[key]).intersection(names) for key in ("files", "loading"))
             return cls(whole, loading, int(document["done_bytes"]), bool(document["hub"]))
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"no index: {error!r}") from error
 
 
@@ -89,7 +89,7 @@ def pause(fleet: int, missing: int, helping: int, hub: bool, helps: bool) -> flo
 
 def retry_pause(failures: int) -> float:
     """Seconds until a host that does not answer is asked again."""
-    return min(2.0 ** min(failures, 10), LONGEST_PAUSE)
+    return min(2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
 
 
 def neighbours(holders: Iterable[str], others: Iterable[str], chance: random.Random) -> list[str]:

@@ -356,7 +356,8 @@ class Fetch:
     # What is said of it
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
 
     def tell(self, state: str, message: str = "") -> None:
         """Keep the status file and the journal up to date; called often, does so at its own pace."""
@@ -652,7 +653,7 @@ class Fetch:
 
     def fail(self, message: str) -> int:
         self.tell("failed", message)
-        print(message, file=sys.stderr)
+        sys.stderr.write(f"{message}\n")
         return 1
 
 
@@ -665,7 +666,7 @@ def main() -> int:
         plan = read_plan(arguments.plan)
         fetch = Fetch(plan, read_manifest(Path(plan.path)), arguments.run_dir)
     except (PlanError, SnapshotError) as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return 1
     signal.signal(signal.SIGTERM, fetch.stop)
     try:
@@ -680,4 +681,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -88,7 +88,7 @@ def finish(job: Mapping[str, Any], file: Mapping[str, Any]) -> bool:
             content.flush()
             os.fsync(content.fileno())
         if sha256_of(content) != file["sha256"]:
-            print(f"{file['path']}: what was left of it is of no use; from the start then.", file=sys.stderr)
+            sys.stderr.write(f"{file['path']}: what was left of it is of no use; from the start then.\n")
             os.unlink(file["partial"])
             return False
     target = os.path.join(job["directory"], file["path"])
@@ -103,7 +103,7 @@ def try_to_finish(job: Mapping[str, Any], file: Mapping[str, Any]) -> bool | Non
         return finish(job, file)
     except Exception as error:
         # Of any kind that the network, the hub and the disk can cause; the message tells which.
-        print(f"{file['path']}: {type(error).__name__}: {error}", file=sys.stderr)
+        sys.stderr.write(f"{file['path']}: {type(error).__name__}: {error}\n")
         return None
 
 

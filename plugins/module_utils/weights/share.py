@@ -72,7 +72,7 @@ LOOK, IDLE = 0.5, 2.0  # seconds between two looks, while something is missing h
 TICK = 0.05  # seconds, while something is under way in a thread
 REPORT_INTERVAL = 10.0
 FRESH = 10.0  # a status that is older tells of a program that has ended
-STALLED = 30.0
+STALLED = 15.0
 RETRY = 10.0
 CONNECT = 5.0
 LOADING = 8  # files at a time: the end of one, when few peers have what is missing, overlaps with others
@@ -158,10 +158,12 @@ class Sharing:
         self.receiver: int | None = None
         self.due = self.connected = self.reported = self.hindered = 0.0
         self.reported_bytes = (0, 0)
+        self.sought: set[str] = set()
         self.had = 0
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
 
     def run(self) -> None:
         """Until the process is stopped, or the snapshot removed. Raises ShareError."""
@@ -529,7 +531,11 @@ class Sharing:
     def ask(self) -> None:
         """Ask the hosts whose turn it is what they have."""
         now = time.monotonic()
-        missing = [item.name for item in self.missing()]
+        missing = {item.name for item in self.missing()}
+        if not missing <= self.sought:
+            for peer in self.peers.values():
+                peer.due = 0
+        self.sought = missing
         helping = sum(peer.helps(missing) for peer in self.peers.values())
         for peer in self.peers.values():
             if peer.busy or now < peer.due:
@@ -617,10 +623,10 @@ def main() -> int:
         signal.signal(signal.SIGTERM, sharing.stop)
         sharing.run()
     except (PlanError, SnapshotError, ShareError) as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

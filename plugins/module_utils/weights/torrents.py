@@ -68,7 +68,7 @@ def is_metadata(file: RemoteFile, metadata: bytes) -> bool:
 def checksums_of(path: Path, size: int) -> bytes:
     """The SHA-1 of each piece of a local file. Raises OSError."""
     length = piece_length(size)
-    with open(path, "rb", buffering=0) as content:
+    with open(path, "rb") as content:
         pieces = iter(lambda: content.read(length), b"")
         return b"".join(hashlib.new("sha1", piece, usedforsecurity=False).digest() for piece in pieces)
 
