@@ -174,7 +174,7 @@ def overview(models: Mapping[str, Resolved]) -> str:
                     "An instance is one server process. Bold is what a host of so many GPUs runs "
                     "unless `serving_recipe_gpus_per_instance` says otherwise.",
                     f"A recipe's name is model, GPU type, GPUs in all and use case, as `{example['name']}`.",
-                    f"The image is `{TABLES.default_image}` "
+                    f"The image is `{TABLES.default_image(None)}` "
                     "unless `serving_recipe_image` or `serving_recipe_name` says otherwise.",
                     "Tokens are an estimate of what the KV cache of one instance holds ([memory.md](memory.md)).",
                 ]
@@ -411,7 +411,7 @@ def model_page(model: str, resolved: Resolved) -> str:
     text = [
         f"# {model}: values and sources\n",
         WRITTEN,
-        f"Of every recipe with `{TABLES.default_image}`. [recipes.md](../recipes.md) has the overview.\n",
+        f"Of every recipe with `{TABLES.default_image(None)}`. [recipes.md](../recipes.md) has the overview.\n",
         "## In every recipe\n",
         values_table(everywhere, everything),
     ]
@@ -492,7 +492,7 @@ def other_images(model: str, recipes: Mapping[Case, Tree]) -> Iterator[str]:
     """For each other release in which recipes it has different values, or none."""
     for row in TABLES.releases.values():
         image = f"{IMAGE_REPOSITORY}:{row['default_tag']}"
-        if image == TABLES.default_image:
+        if image == TABLES.default_image(None):
             continue
         found = []
         for case, recipe in recipes.items():

@@ -211,8 +211,10 @@ def odd_number(request: Tree, book: Tree, facts: Tree, count: int, size: int) ->
     ]
 
 
-def lay_out(slots: Sequence[GpuSlot], size: int, first_port: Any, problems: list[str]) -> list[dict[str, Any]]:
-    """The instances: names, GPUs, TCP ports that follow one another, and the NUMA node where all GPUs share one.
+def lay_out(
+    slots: Sequence[GpuSlot], size: int, kind: str, first_port: Any, problems: list[str]
+) -> list[dict[str, Any]]:
+    """The instances: names of their ``kind``, GPUs, TCP ports in a row, and the NUMA node where all GPUs share one.
 
     GPUs of one NUMA node stay together. Nothing is pinned to it: from 1.2 on the engine binds each worker to the CPUs
     near its GPU by itself unless something else has (TensorRT-LLM deployment guide, configuring-cpu-affinity.md).
@@ -230,7 +232,7 @@ def lay_out(slots: Sequence[GpuSlot], size: int, first_port: Any, problems: list
         nodes = {node for _index, node in members}
         layout.append(
             {
-                "name": f"serve-{number}",
+                "name": f"{kind}-{number}",
                 "gpus": [index for index, _node in members],
                 "port": int(first_port) + number,
                 "numa_node": nodes.pop() if len(nodes) == 1 else None,

@@ -39,9 +39,11 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.options import (
 from ansible_collections.trtllm.fleet.plugins.module_utils.rules import Finding, check_rules
 
 USE_CASES = ("low_latency", "max_throughput")
+# The two halves of disaggregated serving.
+WORKERS = ("prefill", "decode")
 LIMITS = ("ipc", "shm_size", "ulimits", "cap_add")
 # Of a request, what is a name.
-NAMES = ("model", "name", "use_case", "gpu_type", "trtllm_release")
+NAMES = ("model", "name", "use_case", "worker", "gpu_type", "trtllm_release")
 # The characters of github.com/distribution/reference.
 IMAGE = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
 # docker run reference: --ipc, --shm-size and --ulimit.
@@ -63,6 +65,8 @@ HARDWARE_OPTIONS = {("moe_config", "backend"): "moe_backends", ("kv_cache_config
 AUTO = ("AUTO", "auto")
 # NGC catalogue, team tensorrt-llm.
 IMAGE_REPOSITORY = "nvcr.io/nvidia/tensorrt-llm/release"
+# NGC catalogue, team ai-dynamo.
+RUNTIME_REPOSITORY = "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime"
 
 
 @dataclass(frozen=True)
@@ -70,19 +74,26 @@ class Tables:
     """The data a recipe is made from; the files in ``roles/serving_recipe/vars`` describe their own form.
 
     ``models`` is by model id, ``documents`` by the name of a document's configuration, ``releases`` by release name;
-    ``base`` holds the layers below every model's own, ``several`` those on top where a host runs several instances.
+    ``base`` holds the layers below every model's own, ``workers`` those on top for a half of disaggregated serving,
+    ``several`` those on top of these where a host runs several instances.
     """
 
     hardware: Sequence[Tree]
     models: Mapping[str, Tree]
     documents: Mapping[str, Tree]
     base: Sequence[Tree]
+    workers: Sequence[Tree]
     several: Sequence[Tree]
     releases: Mapping[str, Tree]
 
-    @property
-    def default_image(self) -> str:
-        """The newest release that NVIDIA has run its full tests on: the newest without ``rc`` in its tag."""
+    def default_image(self, worker: str | None) -> str:
+        """The newest release that NVIDIA has run its full tests on: the newest without ``rc`` in its tag.
+
+        Workers run in Dynamo's image, which has a TensorRT-LLM of its own: the newest whose options are known.
+        """
+        if worker:
+            runtimes = [tag for row in self.releases.values() for tag in row.get("runtime_tags", [])]
+            return f"{RUNTIME_REPOSITORY}:{max(runtimes, key=_numbers)}"
         tags = [row["default_tag"] for row in self.releases.values() if "rc" not in row["default_tag"]]
         return f"{IMAGE_REPOSITORY}:{max(tags, key=_numbers)}"
 
@@ -108,20 +119,22 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     model = _model(document["model"] if document else request.get("model"), tables, problems)
     book = document or model
     use_case = document["use_case"] if document else _use_case(request, problems)
+    worker = _worker(request, document, problems)
     slots = choose_gpus(request, problems)
     row = find_hardware(request, tables.hardware, slots, problems)
-    image = str(request.get("image") or (document or {}).get("image") or tables.default_image)
+    image = str(request.get("image") or (document or {}).get("image") or tables.default_image(worker))
     release, warnings = _release(request, image, tables, problems)
     if row and release:
         _check_architecture(row, tables.releases[release], image, problems)
 
     size, chosen = None, []
     if book and model and row and _has_recipe(book, model, row, problems) and slots and use_case:
-        facts = {**row, "use_case": use_case, "release": release}
+        facts = {**row, "use_case": use_case, "release": release, "worker": worker}
         size = instance_size(request, book, facts, len(slots), problems)
         warnings += odd_number(request, book, facts, len(slots), size) if size else []
         chosen = [layer for layer in _layers(book, tables) if applies(layer, {**facts, "gpus": size})]
-    several = tables.several if slots and size and size < len(slots) else []
+    # Of workers each has a host name of its own, and they hand the KV cache over in memory that they share.
+    several = tables.several if slots and size and size < len(slots) and not worker else []
     own = _operator_layers(request, problems)
     layers = [*chosen, *several, *own]
     written = _merge(chosen)
@@ -138,11 +151,10 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
             refused.add(path)
     if row:
         problems += _unfit_for_hardware(options, layers, row, refused)
-    instances = lay_out(slots, size, request.get("port"), problems) if slots and size else []
+    instances = lay_out(slots, size, worker or "serve", request.get("port"), problems) if slots and size else []
     if not (slots and book and model and row and use_case and instances and size and release):
         raise RecipeError(problems)
 
-    worker = document.get("worker") if document else None
     known = check_rules(recipe["engine_options"], model["facts"], size, recipe["environment"], worker)
     findings = check_rules(options, model["facts"], size, parts["environment"], worker)
     notes = _sort_findings([each for each in findings if each.path not in refused], known, problems, warnings)
@@ -164,7 +176,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     short = document["name"] if document else str(model["id"]).rsplit("/", 1)[-1]
     name = f"{short}-{row['gpu_type']}x{size * len(instances)}"
     return {
-        "name": name if document else f"{name}-{use_case}",
+        "name": name if document else "-".join([name, use_case, *([worker] if worker else [])]),
         "document": document["name"] if document else None,
         "as_written": document is not None and image == document["image"] and parts == _with_limits(written),
         "model": model["id"],
@@ -221,7 +233,7 @@ def _understood(request: Tree, problems: list[str]) -> dict[str, Any]:
 
 def _layers(book: Tree, tables: Tables) -> list[Tree]:
     """The layers of a recipe file. A document says all there is to its configuration."""
-    return [*([] if "name" in book else tables.base), *book["layers"]]
+    return book["layers"] if "name" in book else [*tables.base, *book["layers"], *tables.workers]
 
 
 def _merge(layers: Sequence[Tree], below: Tree | None = None) -> dict[str, dict[str, Any]]:
@@ -293,6 +305,21 @@ def _use_case(request: Tree, problems: list[str]) -> str | None:
         return str(use_case)
     problems.append(_unknown("serving_recipe_use_case", use_case, "is no use case", USE_CASES))
     return None
+
+
+def _worker(request: Tree, document: Tree | None, problems: list[str]) -> str | None:
+    """Which half of disaggregated serving is asked for; of a document, the one that it is."""
+    worker = request.get("worker")
+    written = document.get("worker") if document else worker
+    if worker and worker not in WORKERS:
+        problems.append(_unknown("serving_recipe_worker", worker, "is no worker", WORKERS))
+        return None
+    if worker and worker != written:
+        problems.append(
+            f"serving_recipe_name: {request['name']} is no {worker} worker; set it to a configuration that is one, "
+            "or leave it unset for the best known recipe."
+        )
+    return written
 
 
 def _unusable(request: Tree, slots: Sequence[GpuSlot]) -> list[str]:

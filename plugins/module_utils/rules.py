@@ -241,6 +241,37 @@ def length_of_prompts(it: Configuration) -> Iterator[Finding]:
     )
 
 
+def transfer_buffer(it: Configuration) -> Iterator[Finding]:
+    """ai-dynamo/dynamo issue 4327: neither such a prompt is handed over nor what comes after it, until a restart."""
+    buffer = it.integer("cache_transceiver_config", "max_tokens_in_buffer")
+    longest = it.integer("max_seq_len", default=it.facts["context"])
+    if not it.worker or buffer is None or longest is None or buffer >= longest:
+        return
+    yield _note(
+        "cache_transceiver_config.max_tokens_in_buffer",
+        f"'cache_transceiver_config.max_tokens_in_buffer' is {buffer}, and a sequence may have {longest} tokens: a "
+        f"prompt longer than the buffer hangs the workers. Set 'max_seq_len' to {buffer}, or raise the buffer.",
+    )
+
+
+def transfer_backend(it: Configuration) -> Iterator[Finding]:
+    """create_kv_cache_transceiver of tensorrt_llm/_torch/pyexecutor: without one nothing is handed over."""
+    if it.worker and not it.get("cache_transceiver_config", "backend"):
+        yield _error(
+            "cache_transceiver_config.backend",
+            f"'cache_transceiver_config.backend' is not set; a {it.worker} worker hands the KV cache over with it.",
+        )
+
+
+def overlap_of_prefill(it: Configuration) -> Iterator[Finding]:
+    """TensorRT-LLM docs/source/features/disagg-serving.md: context servers need it off."""
+    if it.worker == "prefill" and it.get("disable_overlap_scheduler") is not True:
+        yield _error(
+            "disable_overlap_scheduler",
+            "'disable_overlap_scheduler' is not true; a prefill worker does not run with the overlap scheduler.",
+        )
+
+
 def memory_fraction(it: Configuration) -> Iterator[Finding]:
     """TensorRT-LLM docs/source/features/kvcache.md, and the validator of KvCacheConfig."""
     fraction = it.get("kv_cache_config", "free_gpu_memory_fraction")
@@ -338,6 +369,9 @@ RULES: tuple[Rule, ...] = (
     tokens_for_batch,
     length_of_context,
     length_of_prompts,
+    transfer_buffer,
+    transfer_backend,
+    overlap_of_prefill,
     memory_fraction,
     size_of_blocks,
     draft_model,

@@ -41,6 +41,7 @@ def load_tables() -> Tables:
         models={model["id"]: model for model in _load_all("models")},
         documents={document["name"]: document for documents in _load_all("documents") for document in documents},
         base=_load(DATA / "base.yml"),
+        workers=_load(DATA / "workers.yml"),
         several=_load(DATA / "several.yml"),
         releases=expand_releases(_load_all("releases")),
     )

@@ -280,11 +280,11 @@ def test_an_image_that_does_not_know_the_gpu_is_refused() -> None:
     (case,) = [case for case in CASES if case.name == TUTORIAL and case.gpu_type == "h100"]
     (problem,) = recipe_problems(case.request(gpu_type="rtx_5090"))
     assert "gpt-oss-dev" in problem
-    newer = case.recipe(gpu_type="rtx_5090", image=TABLES.default_image)
+    newer = case.recipe(gpu_type="rtx_5090", image=TABLES.default_image(None))
     assert newer["engine_options"] == {}
 
 
 def test_a_newer_image_names_what_it_no_longer_takes() -> None:
     case = next(case for case in CASES if case.name == "blog9_low_latency")
-    (problem,) = recipe_problems(case.request(image=TABLES.default_image))
+    (problem,) = recipe_problems(case.request(image=TABLES.default_image(None)))
     assert "'enable_mixed_sampler' is not an option" in problem

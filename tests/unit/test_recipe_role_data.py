@@ -10,19 +10,20 @@ import pytest
 import yaml
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import image_tag
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import OVERRIDES, USE_CASES
+from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import OVERRIDES, USE_CASES, WORKERS
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = ROOT / "roles/serving_recipe"
 TABLES = load_tables()
 BOOKS = [*TABLES.models.values(), *TABLES.documents.values()]
-LAYERS = [*TABLES.base, *TABLES.several, *(layer for book in BOOKS for layer in book["layers"])]
+LAYERS = [*TABLES.base, *TABLES.workers, *TABLES.several, *(layer for book in BOOKS for layer in book["layers"])]
 USABLE = {row["gpu_type"] for row in TABLES.hardware if "refused" not in row}
 KNOWN = {
     "gpu_type": USABLE,
     "architecture": {row["architecture"] for row in TABLES.hardware},
     "use_case": set(USE_CASES),
+    "worker": set(WORKERS),
     "gpus": {size for book in BOOKS for sizes in book["supported"].values() for size in sizes},
     "release": set(TABLES.releases),
 }
@@ -103,7 +104,11 @@ def test_backends_and_dtypes_of_the_hardware_exist_in_the_newest_release() -> No
 
 
 def test_the_default_image_is_the_newest_without_rc() -> None:
-    assert image_tag(TABLES.default_image) == "1.2.1"
+    assert image_tag(TABLES.default_image(None)) == "1.2.1"
+
+
+def test_workers_run_in_the_newest_image_of_dynamo_whose_options_are_known() -> None:
+    assert TABLES.default_image("decode") == "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1"
 
 
 def test_use_cases_of_the_specs_are_those_of_the_resolver() -> None:

@@ -229,11 +229,37 @@ def test_says_nothing(options: dict[str, Any]) -> None:
     assert findings(options) == []
 
 
+def of_worker(worker: str, options: dict[str, Any]) -> list[Finding]:
+    """Findings for a worker of disaggregated serving, to which nothing else is wrong."""
+    transfer = {"backend": "UCX", "max_tokens_in_buffer": 131072, **options.pop("cache_transceiver_config", {})}
+    quiet = {**QUIET, "cache_transceiver_config": transfer, "disable_overlap_scheduler": True}
+    return check_rules({**quiet, **options}, FACTS, 4, worker=worker)
+
+
 def test_a_decode_worker_reads_no_prompts() -> None:
-    options = {**QUIET, "max_num_tokens": 16384}
-    workers = ("decode", "prefill", None)
-    told = [[each.path for each in check_rules(options, FACTS, 4, worker=worker)] for worker in workers]
-    assert told == [[], [("max_num_tokens",)], [("max_num_tokens",)]]
+    assert of_worker("decode", {"max_num_tokens": 16384}) == []
+    assert [each.path for each in of_worker("prefill", {"max_num_tokens": 16384})] == [("max_num_tokens",)]
+
+
+@pytest.mark.parametrize("worker", ["prefill", "decode"])
+def test_a_prompt_that_does_not_fit_the_transfer_buffer(worker: str) -> None:
+    small = {"cache_transceiver_config": {"max_tokens_in_buffer": 65536}}
+    (told,) = of_worker(worker, small)
+    assert told.path == ("cache_transceiver_config", "max_tokens_in_buffer")
+    assert "is 65536, and a sequence may have 131072 tokens" in told.sentence
+    assert of_worker(worker, {**small, "max_seq_len": 65536, "max_num_tokens": 65536}) == []
+
+
+@pytest.mark.parametrize("worker", ["prefill", "decode"])
+def test_a_worker_without_a_way_to_hand_over(worker: str) -> None:
+    (told,) = of_worker(worker, {"cache_transceiver_config": {"backend": None}})
+    assert (told.severity, told.path) == ("error", ("cache_transceiver_config", "backend"))
+
+
+def test_the_overlap_scheduler_is_for_decode_only() -> None:
+    assert of_worker("decode", {"disable_overlap_scheduler": False}) == []
+    (told,) = of_worker("prefill", {"disable_overlap_scheduler": False})
+    assert (told.severity, told.path) == ("error", ("disable_overlap_scheduler",))
 
 
 def test_environment_that_makes_it_meant() -> None:

@@ -599,3 +599,38 @@ def test_merge_shares_nothing() -> None:
     merged["a"]["z"].append(3)
     assert lower["a"] == {"x": [1]}
     assert upper["a"] == {"z": [2]}
+
+
+@pytest.mark.parametrize("gpu_type", ["b200", "h200", "h100", "rtx_pro_6000"])
+@pytest.mark.parametrize("worker", ["prefill", "decode"])
+def test_a_worker_of_disaggregated_serving(worker: str, gpu_type: str) -> None:
+    request = {**REQUEST, "worker": worker, "gpu_type": gpu_type, "gpu_count": 4, "gpus_per_instance": 4, "port": 9090}
+    recipe = serving_recipe({**request, "use_case": "max_throughput"})
+    assert recipe["worker"] == worker
+    assert recipe["name"] == f"gpt-oss-120b-{gpu_type}x4-max_throughput-{worker}"
+    assert recipe["image"].startswith("nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:")
+    assert recipe["instances"] == [{"name": f"{worker}-0", "gpus": [0, 1, 2, 3], "port": 9090, "numa_node": None}]
+    options = recipe["engine_options"]
+    assert options["cache_transceiver_config"] == {"backend": "UCX", "max_tokens_in_buffer": 131072}
+    assert options["disable_overlap_scheduler"] is (worker == "prefill")
+    # The frontend turns tokens into text.
+    assert options["num_postprocess_workers"] == 0
+
+
+def test_several_workers_of_a_host_share_its_memory() -> None:
+    recipe = serving_recipe({**REQUEST, "worker": "decode", "gpus_per_instance": 2})
+    assert [instance["name"] for instance in recipe["instances"]] == ["decode-0", "decode-1", "decode-2", "decode-3"]
+    assert recipe["limits"]["ipc"] == "host"
+
+
+def test_a_document_that_is_another_worker() -> None:
+    assert problems(name="dynamo_guide_decode", worker="prefill", gpu_count=4) == [
+        "serving_recipe_name: dynamo_guide_decode is no prefill worker; set it to a configuration that is one, or "
+        "leave it unset for the best known recipe."
+    ]
+
+
+def test_no_such_worker() -> None:
+    assert problems(worker="encode") == [
+        "serving_recipe_worker: 'encode' is no worker. Supported: prefill, decode. Did you mean 'decode'?"
+    ]
