@@ -1,3 +1,3 @@
 #!/bin/sh
-echo "TensorRT-LLM Release ${TRT_LLM_VERSION} (lab: no GPU, Dynamo's mocker answers)"
+echo "TensorRT-LLM${TRT_LLM_VERSION:+ Release $TRT_LLM_VERSION} (lab: no GPU, Dynamo's mocker answers)"
 exec "$@"

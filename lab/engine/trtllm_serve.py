@@ -88,6 +88,15 @@ def find_model(name: str) -> Path:
     return hub / "snapshots" / reference.read_text().strip()
 
 
+def model_config(model: Path) -> dict[str, Any]:
+    """Return what config.json in a model's folder says; OSError if there is none."""
+    path = model / "config.json"
+    if not path.is_file():
+        raise OSError(f"{model} does not appear to have a file named config.json.")
+    config: dict[str, Any] = json.loads(path.read_text())
+    return config
+
+
 def check_weights(model: Path) -> int:
     """Return the number of weight files; raise as the loader does if one is missing or not whole."""
     index = model / "model.safetensors.index.json"
@@ -189,6 +198,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def max_tokens(args: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    """Return how many tokens, prompt and answer together, the engine takes."""
+    return args.get("max_seq_len") or config.get("max_position_embeddings") or 131072
+
+
 def start_dynamo(
     processes: Processes, model: Path, name: str, port: int, args: Mapping[str, Any], config: Mapping[str, Any]
 ) -> None:
@@ -205,7 +219,7 @@ def start_dynamo(
     }
     frontend = ["--http-host", "127.0.0.1", "--http-port", str(port)]
     processes.start("frontend", [sys.executable, "-m", "dynamo.frontend", *frontend], environment)
-    length = args.get("max_seq_len") or config.get("max_position_embeddings") or 131072
+    length = max_tokens(args, config)
     mocker = ["--model-path", str(model), "--model-name", name, "--speedup-ratio", "10", "--max-model-len", str(length)]
     # With a port for its system server the mocker gives out the model's card itself; else the frontend asks the hub.
     processes.start("mocker", [sys.executable, "-m", "dynamo.mocker", *mocker], environment | {"DYN_SYSTEM_PORT": "0"})
@@ -284,9 +298,7 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
     options.model(row["engine_options"])(**file)
     check_parallelism(args, gpus)
     checkpoint = find_model(model)
-    if not (checkpoint / "config.json").is_file():
-        raise OSError(f"{checkpoint} does not appear to have a file named config.json.")
-    config = json.loads((checkpoint / "config.json").read_text())
+    config = model_config(checkpoint)
     name = args.get("served_model_name") or (checkpoint.name if checkpoint == Path(model) else model)
     asked = fault()
     harmony = "" if row["harmony"] else RAW_HARMONY
@@ -337,10 +349,15 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
             processes.check()
 
 
+def releases() -> dict[str, dict[str, Any]]:
+    """Return the release table that the image was made with."""
+    return expand_releases(json.loads((HERE / "releases.json").read_text()))
+
+
 def main() -> None:
     """Run `trtllm-serve [serve] MODEL ...`."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    row = options.release(expand_releases(json.loads((HERE / "releases.json").read_text())), VERSION)
+    row = options.release(releases(), VERSION)
     arguments = sys.argv[1:]
     options.command(row, partial(serve, row)).main(
         arguments[arguments[:1] == ["serve"] :], prog_name="trtllm-serve serve"

@@ -5,14 +5,23 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import math
 import re
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.checks import Check, Status, failures, summarise
+from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_health import (
+    ENDPOINT,
+    REQUESTS,
+    count,
+    listed,
+    prefill_requests,
+)
 from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import (
     Client,
     Completion,
@@ -21,6 +30,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import (
     HttpError,
     NotListening,
     OutOfTime,
+    parse_object,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd, Unit, UnitError
 
@@ -54,6 +64,31 @@ HINT_IMAGE = (
 )
 HINT_RAW = f"{HINT_IMAGE}, or harmony: false (in trtllm_server_check) to take its raw text for the answer"
 HINT_MAX_TOKENS = "Raise max_tokens (in trtllm_server_check): the answer ended inside the reasoning"
+HINT_WORKERS = (
+    "Workers that do not connect: see the journals of their units; their etcd (ETCD_ENDPOINTS) and namespace must be "
+    "the frontend's, and the component must have this name in this release of Dynamo (tensorrt_llm before 1.3, backend "
+    "since)"
+)
+HINT_STALE = (
+    "A worker that was killed stays listed until its lease ends (ETCD_LEASE_TTL, 10 to 30 s). One that stays longer is "
+    "another deployment's in the same etcd and namespace, or the number in instances is too small"
+)
+HINT_CARD = (
+    "Workers are missing (set instances to see which), or the frontend could not load the model that they offer. Then "
+    "its journal says why: the model's folder is not on its host, or the workers' DYN_SYSTEM_PORT or "
+    "DYN_TCP_RESPONSE_STREAM_HOST is wrong"
+)
+HINT_ROUTE = "A worker that is listed does not take requests: see the journals of the prefill and the decode workers"
+HINT_PARSERS = (
+    "Workers need --dyn-reasoning-parser gpt_oss and --dyn-tool-call-parser harmony, and the frontend the harmony "
+    "vocabulary (TIKTOKEN_ENCODINGS_BASE); Dynamo's mocker can neither reason nor call"
+)
+HINT_WORKER_IDS = "Dynamo before 1.3 does not tell its workers: set prefill_metrics"
+HINT_AGGREGATED = (
+    "Decode workers did the prefill: see that prefill workers run with --disaggregation-mode prefill and that decode "
+    "workers run with --disaggregation-mode decode"
+)
+HINT_METRICS = "prefill_metrics has to name /metrics at the DYN_SYSTEM_PORT of every prefill worker"
 HINT_RECIPE = "Compare with another serving_recipe_name or serving_recipe_use_case, or lower the floor"
 
 TOOL_PROMPT = "Hey, quick check: is everything up and running?"
@@ -85,6 +120,21 @@ class Expectation:
     max_ttft: float | None = None
     min_tokens_per_second: float | None = None
     unit: str = ""
+    reasoning_effort: str | None = None
+    instances: Mapping[str, int] = field(default_factory=dict)  # of Dynamo, by endpoint
+    instance_address: str = ""
+    disaggregated: bool = False
+    prefill_metrics: Sequence[str] = ()
+
+    @property
+    def dynamo(self) -> bool:
+        """Whether the server is Dynamo, as only there is something to find of what is asked for."""
+        return bool(self.instances or self.disaggregated)
+
+    @property
+    def worker_ids(self) -> bool:
+        """Whether the answer itself has to tell its workers."""
+        return self.disaggregated and not self.prefill_metrics
 
     def __post_init__(self) -> None:
         """Raises ValueError, naming the option, for expectations that no endpoint can meet."""
@@ -92,19 +142,45 @@ class Expectation:
             re.compile(self.expected_text)
         except re.error as error:
             raise ValueError(f"expected_text is {self.expected_text!r}, not a regular expression: {error}") from None
-        if self.reasoning and self.api == "completions":
-            raise ValueError(
-                "reasoning is true with api completions, which has no reasoning; set api to chat or responses"
-            )
+        for option in ("reasoning", "reasoning_effort"):
+            value = getattr(self, option)
+            if value and self.api == "completions":
+                raise ValueError(
+                    f"{option} is {str(value).lower()} with api completions, which has no reasoning; set api to chat "
+                    "or responses"
+                )
         if self.max_ttft is not None and not self.stream:
             raise ValueError("max_ttft is set with stream false, which shows no first token; set stream to true")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
+        for name, number in self.instances.items():
+            if not ENDPOINT.fullmatch(name) or not isinstance(number, int) or number < 0:
+                raise ValueError(
+                    f"instances has {name!r}: {number!r}; it must be an endpoint and a number, such as "
+                    "dyn://dynamo.prefill.generate: 2"
+                )
+        if self.instance_address:
+            if not self.instances:
+                raise ValueError("instance_address is set without instances, which says what has to be there")
+            try:
+                ipaddress.ip_address(self.instance_address)
+            except ValueError as error:
+                raise ValueError(f"instance_address cannot be used: {error}") from None
+        if self.prefill_metrics and not self.disaggregated:
+            raise ValueError("prefill_metrics is set with disaggregated false; set disaggregated to true")
+        if self.worker_ids and self.api == "responses" and self.stream:
+            raise ValueError(
+                "disaggregated is true with api responses and stream true, which does not tell the workers; set stream "
+                "to false, or prefill_metrics"
+            )
 
 
 def request_body(wanted: Expectation) -> dict[str, Any]:
     """The sample request. Temperature 0, so that the same endpoint answers the same; servers refuse unknown fields."""
     body: dict[str, Any] = {"model": wanted.model, "temperature": 0, "stream": wanted.stream}
+    body.update(effort(wanted, wanted.api))
+    if wanted.worker_ids:
+        body["nvext"] = {"extra_fields": ["worker_id"]}
     if wanted.api == "responses":
         return dict(body, input=wanted.prompt, max_output_tokens=wanted.max_tokens)
     body["max_tokens"] = wanted.max_tokens
@@ -115,13 +191,25 @@ def request_body(wanted: Expectation) -> dict[str, Any]:
     return dict(body, prompt=wanted.prompt)
 
 
+def effort(wanted: Expectation, api: str) -> dict[str, Any]:
+    """The fields that set the reasoning effort, as this server takes it through this API."""
+    if not wanted.reasoning_effort:
+        return {}
+    if api == "responses":
+        return {"reasoning": {"effort": wanted.reasoning_effort}}
+    if wanted.dynamo:  # before 1.3 it takes no notice of reasoning_effort; TensorRT-LLM refuses chat_template_args
+        return {"chat_template_args": {"reasoning_effort": wanted.reasoning_effort}}
+    return {"reasoning_effort": wanted.reasoning_effort}
+
+
 def judge(wanted: Expectation, done: Completion) -> list[Check]:
     """Everything that can be said of the sample completion itself, in order."""
     out_of_tokens = done.finish_reason == "length" and not done.text
     checks = [_usage(done)]
     if wanted.harmony:
         raw = RAW_HARMONY.search(done.text)
-        checks.append(_check("harmony", raw is None, _quote(done.text), "content without harmony tokens", HINT_RAW))
+        hint = HINT_PARSERS if wanted.dynamo else HINT_RAW
+        checks.append(_check("harmony", raw is None, _quote(done.text), "content without harmony tokens", hint))
     if wanted.expected_text:
         found = re.search(wanted.expected_text, done.text)
         hint = HINT_MAX_TOKENS if out_of_tokens else "Check prompt and expected_text, then the weights and the recipe"
@@ -130,7 +218,7 @@ def judge(wanted: Expectation, done: Completion) -> list[Check]:
         )
     if wanted.reasoning:
         observed = f"{len(done.reasoning)} characters of reasoning, {len(done.text)} of content"
-        hint = HINT_MAX_TOKENS if out_of_tokens else HINT_IMAGE
+        hint = HINT_MAX_TOKENS if out_of_tokens else _parser_hint(wanted)
         checks.append(
             _check("reasoning", bool(done.reasoning and done.text), observed, "both, apart from each other", hint)
         )
@@ -149,7 +237,18 @@ def judge(wanted: Expectation, done: Completion) -> list[Check]:
         else:
             fast = speed >= wanted.min_tokens_per_second
             checks.append(_check("tokens_per_second", fast, f"{speed:.1f} tokens/s", expected, HINT_RECIPE))
+    if wanted.worker_ids:
+        checks.append(_disaggregated(done))
     return checks
+
+
+def _disaggregated(done: Completion) -> Check:
+    expected = "prefill and decode by different workers"
+    prefill, decode = (done.workers.get(role) for role in ("prefill", "decode"))
+    if not done.workers:
+        return Check("disaggregated", "unknown", "an answer without worker ids", expected, HINT_WORKER_IDS)
+    observed = f"prefill by {prefill or 'no worker'}, decode by {decode or 'no worker'}"
+    return _check("disaggregated", bool(prefill and decode and prefill != decode), observed, expected, HINT_AGGREGATED)
 
 
 def _usage(done: Completion) -> Check:
@@ -159,6 +258,10 @@ def _usage(done: Completion) -> Check:
     prompt, completion, total = (done.usage[f"{kind}_tokens"] for kind in ("prompt", "completion", "total"))
     good = prompt > 0 and completion > 0 and prompt + completion == total
     return _check("usage", good, f"{prompt} + {completion} = {total}", expected, HINT_ADDRESS)
+
+
+def _parser_hint(wanted: Expectation) -> str:
+    return HINT_PARSERS if wanted.dynamo else HINT_IMAGE
 
 
 def _check(id: str, good: bool, observed: str, expected: str, hint: str) -> Check:
@@ -181,18 +284,21 @@ class Verification:
         timeout: float,
         interval: float,
     ) -> None:
-        """Raises ValueError, naming the option, for times that are not above 0."""
+        """Raises ValueError, naming the option, for times that are not above 0 and URLs that cannot work."""
         for option, seconds in (("timeout", timeout), ("interval", interval)):
             if not seconds > 0:
                 raise ValueError(f"{option} is {seconds:g}; it must be above 0 seconds")
         self._client = client
         self._systemd = systemd
         self._wanted = wanted
+        self._prefills = [Client(url, option="prefill_metrics") for url in wanted.prefill_metrics]
+        self._prefilled_before = 0  # requests of the prefill workers before the sample
         self._deadline = Deadline(timeout)
         self._interval = interval
         self._first: Unit | None = None  # the unit when it was first looked at
         self._unit: Unit | None = None
         self._completion: Completion | None = None
+        self._health_body = b""
         self._listed = False
         self._version: str | None = None
         self._checks: list[Check] = []
@@ -201,6 +307,7 @@ class Verification:
         """All stages up to the first that fails; checks on one completion are independent, so all of them are made."""
         stages = [
             ("health", self._health, math.inf),
+            *([("instances", self._instances, math.inf)] if self._wanted.instances else []),
             ("model", self._model, math.inf),
             ("completion", self._complete, ROUTABLE_SECONDS),
         ]
@@ -212,6 +319,8 @@ class Verification:
         else:
             if self._completion is not None:  # which it is not after the last stage
                 self._checks += judge(self._wanted, self._completion)
+            if self._wanted.prefill_metrics:
+                self._stage("disaggregated", self._prefilled, POLL_SECONDS)
             if self._wanted.tool_call:
                 self._stage("tool_call", self._tool_call, 0)
         # Before the completion every try looked at the unit already.
@@ -246,7 +355,9 @@ class Verification:
             try:
                 check = self._unit_fault() or attempt()
             except EndpointError as error:
-                check = self._said("fail", error, "a complete answer", HINT_JOURNAL)
+                # A last try that was cut short must not hide what the tries before it saw.
+                cut_short = isinstance(error, OutOfTime) and before
+                check = cut_short or self._said("fail", error, "a complete answer", HINT_JOURNAL)
             if check.status != "unknown":
                 break
             if deadline.remaining() <= self._interval:
@@ -300,9 +411,27 @@ class Verification:
             return self._said(
                 "fail", error, expected, "Check base_url and ca_file: scheme, port and certificate must fit"
             )
+        self._health_body = reply.body
         if reply.status == 200:
             return self._said("pass", "HTTP 200", expected)
         return self._refusal(HttpError(reply), expected, starting)
+
+    def _instances(self) -> Check:
+        """Dynamo's frontend is healthy from the start, with no worker too; what it lists is what counts."""
+        check = self._health()
+        if check.status != "pass":
+            return check
+        at = f", all at {self._wanted.instance_address}" if self._wanted.instance_address else ""
+        expected = ", ".join(f"{number} {name}" for name, number in self._wanted.instances.items()) + at
+        try:
+            instances = listed(parse_object(self._health_body))
+        except (AttributeError, EndpointError, LookupError, TypeError):
+            observed = self._health_body.decode("utf-8", "replace") or "an empty body"
+            return self._said("fail", f"{observed} from /health", expected, f"Not Dynamo's frontend. {HINT_ADDRESS}")
+        found = count(instances, self._wanted.instances, self._wanted.instance_address)
+        if found.equal:
+            return self._said("pass", found, expected)
+        return self._said("unknown", found, expected, HINT_WORKERS if found.missing else HINT_STALE)
 
     def _refusal(self, error: HttpError, expected: str, starting: str) -> Check:
         """What a status other than 200 means."""
@@ -327,7 +456,7 @@ class Verification:
         except (LookupError, TypeError):
             return self._said("fail", reply.body.decode("utf-8", "replace"), expected, HINT_ADDRESS)
         if not models:  # Dynamo's frontend before its first worker
-            return self._said("unknown", "no model", expected, HINT_JOURNAL)
+            return self._said("unknown", "no model", expected, HINT_CARD if self._wanted.dynamo else HINT_JOURNAL)
         self._version = self._server_version()
         self._listed = self._wanted.model in models
         if self._listed:
@@ -338,16 +467,23 @@ class Verification:
         # Nothing takes reasoning out of raw text, so there the text is all there is.
         content = "text or reasoning" if self._wanted.harmony else "text"
         expected = f"an answer with {content} that ends by stop or length"
+        starting = HINT_ROUTE if self._wanted.dynamo else HINT_JOURNAL
+        try:
+            self._prefilled_before = self._prefill_requests()
+        except EndpointError as error:
+            return self._said("fail", error, f"{REQUESTS} of the prefill workers", HINT_METRICS)
         try:
             # The first request after a start is slow (lazy initialisation), so it does not count against a floor.
             floor = self._wanted.max_ttft is not None or self._wanted.min_tokens_per_second is not None
             for _request in range(2 if floor else 1):
                 done = self._client.complete(self._wanted.api, request_body(self._wanted), self._deadline)
         except HttpError as error:
-            check = self._refusal(error, expected, HINT_JOURNAL)
-            if error.status == 404 and not error.no_such_route:
-                return replace(check, status="unknown")
-            if error.status == 400 and self._wanted.api != "completions":
+            # Dynamo answers 500 and 503 in turns while it lists a worker that is gone.
+            not_yet = self._wanted.dynamo if error.status == 500 else error.status == 404 and not error.no_such_route
+            if not_yet:
+                return self._said("unknown", error, expected, starting)
+            check = self._refusal(error, expected, starting)
+            if error.status == 400 and self._wanted.api != "completions" and not self._wanted.dynamo:
                 return replace(check, hint=HINT_VOCABULARY)
             return check
         self._completion = done
@@ -356,6 +492,32 @@ class Verification:
         ended = done.finish_reason or "nothing"
         observed = f"{_quote(done.text)}, {len(done.reasoning)} characters of reasoning, ended by {ended}"
         return self._said("pass" if good else "fail", observed, expected, "" if good else HINT_JOURNAL)
+
+    def _prefill_requests(self) -> int:
+        """The requests that the prefill workers have taken so far. Raises EndpointError."""
+        total = 0
+        for client in self._prefills:
+            try:
+                reply = client.get("", self._deadline.within(POLL_SECONDS))
+            except EndpointError as error:
+                raise EndpointError(f"{error} from {client.base_url}") from None
+            if reply.status != 200:
+                raise EndpointError(f"{HttpError(reply)} from {client.base_url}")
+            total += prefill_requests(reply.body.decode("utf-8", "replace"))
+        return total
+
+    def _prefilled(self) -> Check:
+        """Asked more than once, for a worker counts a request a moment after it has answered it."""
+        expected = "more requests of the prefill workers after the sample than before"
+        hint = f"{HINT_AGGREGATED}. {HINT_METRICS}"
+        try:
+            now = self._prefill_requests()
+        except EndpointError as error:
+            return self._said("unknown", error, expected, hint)
+        observed = f"{self._prefilled_before} requests of the prefill workers before the sample, {now} after"
+        if now > self._prefilled_before:
+            return self._said("pass", observed, expected)
+        return self._said("unknown", observed, expected, hint)
 
     def _tool_call(self) -> Check:
         """The round trip, always through chat: the model asks for the tool, gets its result, and answers."""
@@ -367,6 +529,7 @@ class Verification:
             "tool_choice": "auto",  # TensorRT-LLM's default is none
             "temperature": 0,
             "max_tokens": self._wanted.max_tokens,
+            **effort(self._wanted, "chat"),
         }
         asked = self._client.complete("chat", body, self._deadline)
         try:
@@ -378,7 +541,7 @@ class Verification:
                 raise ValueError
         except (LookupError, TypeError, ValueError):
             observed = f"ended by {asked.finish_reason}, calls {json.dumps(asked.tool_calls)}, {_quote(asked.text)}"
-            return self._said("fail", observed, expected, HINT_IMAGE)
+            return self._said("fail", observed, expected, _parser_hint(self._wanted))
         body["messages"] += [
             {"role": "assistant", "tool_calls": [{"id": call["id"], "type": "function", "function": function}]},
             {"role": "tool", "tool_call_id": call["id"], "content": TOOL_RESULT},
@@ -386,7 +549,7 @@ class Verification:
         answered = self._client.complete("chat", body, self._deadline)
         observed = f"the call, then {_quote(answered.text)} ended by {answered.finish_reason}"
         good = bool(answered.text) and not answered.tool_calls and not RAW_HARMONY.search(answered.text)
-        return self._said("pass" if good else "fail", observed, expected, "" if good else HINT_IMAGE)
+        return self._said("pass" if good else "fail", observed, expected, "" if good else _parser_hint(self._wanted))
 
     def _server_version(self) -> str | None:
         """What /version says; Dynamo has no such path, and nothing depends on it."""

@@ -167,7 +167,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
 class Client:
     """One endpoint. Raises ValueError for a URL, key or CA file that cannot work, naming the option."""
 
-    def __init__(self, base_url: str, api_key: str = "", ca_file: str = "") -> None:
+    def __init__(self, base_url: str, api_key: str = "", ca_file: str = "", option: str = "base_url") -> None:
         try:
             url = urlsplit(base_url)
             port = url.port or {"http": 80, "https": 443}[url.scheme]
@@ -176,7 +176,7 @@ class Client:
                 raise ValueError("only scheme, host, port and a path before /v1 belong there")
         except (KeyError, ValueError) as error:
             shown = re.sub("//[^/]*@", "//", base_url)
-            raise ValueError(f"base_url is {shown!r} ({error}); it must look like http://127.0.0.1:8000") from None
+            raise ValueError(f"{option} is {shown!r} ({error}); it must look like http://127.0.0.1:8000") from None
         if not re.fullmatch(r"[\x21-\x7e]*", api_key):
             raise ValueError("api_key holds characters that an HTTP header cannot carry, such as a space or a newline")
         self.base_url = base_url.rstrip("/")
@@ -337,7 +337,10 @@ def _events(response: http.client.HTTPResponse) -> Iterator[bytes]:
 
 @dataclass
 class Completion:
-    """What a request brought. ``ttft`` and ``duration`` are in seconds, from sending the request."""
+    """What a request brought. ``ttft`` and ``duration`` are in seconds, from sending the request.
+
+    ``workers`` holds the ids of Dynamo's workers by ``prefill`` and ``decode``, where the request asked for them.
+    """
 
     api: str
     text: str = ""
@@ -345,6 +348,7 @@ class Completion:
     finish_reason: str = ""
     usage: dict[str, int] | None = None
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    workers: dict[str, str] = field(default_factory=dict)
     ttft: float | None = None
     duration: float = 0.0
 
@@ -367,6 +371,7 @@ class Completion:
             "ttft": None if self.ttft is None else round(self.ttft, 4),
             "tokens_per_second": None if speed is None else round(speed, 2),
             "duration": round(self.duration, 4),
+            "workers": self.workers,
         }
 
     def absorb_choices(self, answer: dict[str, Any]) -> bool:
@@ -383,6 +388,7 @@ class Completion:
             self.tool_calls += message.get("tool_calls") or []
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
             brought = text + thought
+        self._note_workers(answer)
         self._count(answer.get("usage"), "prompt_tokens", "completion_tokens")
         return bool(brought)
 
@@ -411,8 +417,16 @@ class Completion:
         if status == "incomplete":
             status = (answer.get("incomplete_details") or {}).get("reason") or status
         self.finish_reason = {"completed": "stop", "max_output_tokens": "length"}.get(status, status)
+        self._note_workers(answer)
         self._count(answer.get("usage"), "input_tokens", "output_tokens")
         return False
+
+    def _note_workers(self, answer: dict[str, Any]) -> None:
+        """Dynamo's ids of the workers that prefilled and decoded, as text: most are beyond what JSON is exact to."""
+        ids = (answer.get("nvext") or {}).get("worker_id") or {}
+        for role in ("prefill", "decode"):
+            if ids.get(f"{role}_worker_id") is not None:
+                self.workers[role] = str(ids[f"{role}_worker_id"])
 
     def _count(self, usage: dict[str, Any] | None, prompt: str, completion: str) -> None:
         if usage:

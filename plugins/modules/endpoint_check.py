@@ -12,10 +12,14 @@ version_added: 0.1.0
 description:
   - Goes through ordered stages and stops at the first that fails. C(unit) (active), C(health) (C(/health) answers 200),
     C(model) (O(model) in C(/v1/models)), C(completion) (a real answer), then all that can be said of that answer.
-    These are C(usage), C(harmony), C(expected_text), C(reasoning), C(time_to_first_token) and C(tokens_per_second).
-    Last come C(tool_call) and C(unit_stable).
+    These are C(usage), C(harmony), C(expected_text), C(reasoning), C(time_to_first_token), C(tokens_per_second) and
+    C(disaggregated). Last come C(tool_call) and C(unit_stable). For NVIDIA Dynamo C(instances) comes before C(model).
   - While an engine loads, its port refuses, resets or answers 502, 503 or 504, depending on its release and on what is
     in front of it. All of that is "starting" and waited for. A unit that fails, restarts or stops ends the wait.
+  - The frontend of NVIDIA Dynamo is different. Its C(/health) answers 200 with no worker at all, it lists a model some
+    seconds before it routes to it, and it lists a killed worker until its lease ends. O(instances) waits for the
+    workers, and with O(instances) or O(disaggregated) a completion that is answered with 500 is tried again for up to
+    60 seconds, as one that is answered with 503 always is.
   - A completion counts when it has content or reasoning, because a reasoning model may spend all of O(max_tokens) on
     reasoning. With O(expected_text), O(reasoning) or O(harmony=false) it must have content.
   - The proxy environment is never used.
@@ -83,6 +87,46 @@ options:
     description: Require reasoning and content, separated from each other. Not with O(api=completions).
     type: bool
     default: false
+  reasoning_effort:
+    description:
+      - The reasoning effort that the completion and O(tool_call) ask for. Without it the server's default applies.
+        Not with O(api=completions).
+      - Sent as C(chat_template_args) to the chat completions of Dynamo, which is known by O(instances) or
+        O(disaggregated), and in OpenAI's own fields otherwise. Dynamo before 1.3 takes no notice of it in
+        O(api=responses).
+    type: str
+    choices: [low, medium, high]
+  instances:
+    description:
+      - How many instances of each endpoint Dynamo's frontend has to list in C(/health), by the endpoint's name,
+        C(dyn://NAMESPACE.COMPONENT.generate). Waits until each number is equal.
+      - More instances than expected do not pass either. A killed worker stays listed until its lease ends (10 to 30
+        seconds), and requests that are sent to it fail. V(0) waits until there is none.
+      - Other endpoints may be listed. Workers have some whose names end in a random suffix.
+    type: dict
+    default: {}
+  instance_address:
+    description:
+      - Count only the O(instances) at this IP address, which is where a worker takes its requests. It proves the
+        workers of one host, such as after their restart, whatever the number of the others.
+    type: str
+    default: ''
+  disaggregated:
+    description:
+      - Require that the sample went from a prefill worker to a decode worker of Dynamo.
+      - The proof is that the answer names two different workers, which Dynamo tells from release 1.3 on. It does not in
+        O(api=responses) with O(stream=true).
+    type: bool
+    default: false
+  prefill_metrics:
+    description:
+      - The metrics of all prefill workers as URLs, such as C(http://gpu1:9091/metrics), for releases of Dynamo that do
+        not tell the workers of a request. O(disaggregated) then requires that these workers have taken more requests
+        after the sample than before.
+      - A request of somebody else in that moment counts too, so leave it out where the answer itself tells.
+    type: list
+    elements: str
+    default: []
   tool_call:
     description:
       - Require a tool call round trip. Offered one tool, the model has to call it with JSON arguments, and to answer in
@@ -140,6 +184,18 @@ EXAMPLES = r"""
     max_ttft: 0.5
     min_tokens_per_second: 100
   delegate_to: localhost
+
+- name: Prove that Dynamo serves with two prefill workers and one decode worker, each doing its part
+  trtllm.fleet.endpoint_check:
+    base_url: http://127.0.0.1:8000
+    model: openai/gpt-oss-120b
+    timeout: 1800
+    instances:
+      dyn://dynamo.prefill.generate: 2
+      dyn://dynamo.backend.generate: 1
+    disaggregated: true
+    reasoning_effort: low
+    tool_call: true
 """
 
 RETURN = r"""
@@ -227,6 +283,11 @@ completion:
     duration:
       description: Seconds from the request to the last byte.
       type: float
+    workers:
+      description:
+        - With O(disaggregated), Dynamo's ids of the C(prefill) and the C(decode) worker as text, as many programs round
+          numbers of their size. Empty otherwise, and where the server does not tell.
+      type: dict
   sample:
     api: chat
     prompt: Where is New York? Answer in one sentence.
@@ -237,6 +298,7 @@ completion:
     ttft: 0.041
     tokens_per_second: 212.6
     duration: 0.1458
+    workers: {prefill: '11903253399108467130', decode: '3537629747254563787'}
 unit:
   description: State of O(unit) at the end, in systemd's words. V(null) without O(unit).
   returned: always
@@ -279,6 +341,11 @@ EXPECTATION_SPEC = dict(
     harmony=dict(type="bool", default=True),
     max_ttft=dict(type="float"),
     min_tokens_per_second=dict(type="float", no_log=False),
+    reasoning_effort=dict(type="str", choices=["low", "medium", "high"]),
+    instances=dict(type="dict", default={}),
+    instance_address=dict(type="str", default=""),
+    disaggregated=dict(type="bool", default=False),
+    prefill_metrics=dict(type="list", elements="str", default=[]),
 )
 
 
@@ -296,6 +363,10 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
+    # A number that a template made is text before ansible-core 2.19.
+    given["instances"] = {
+        name: int(number) if str(number).isdigit() else number for name, number in given["instances"].items()
+    }
     try:
         client = Client(given["base_url"], given["api_key"], given["ca_file"])
         wanted = Expectation(**{option: given[option] for option in EXPECTATION_SPEC})

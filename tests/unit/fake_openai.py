@@ -205,6 +205,26 @@ def response(text: str, reasoning: str = "", status: str = "completed", **fields
     return {"object": "response", "status": status, "error": None, "output": output, "usage": usage, **fields}
 
 
+def worker(name: str, number: int = 1, address: str = "10.0.0.1") -> dict[str, Any]:
+    """A worker's entry in /health of Dynamo 1.6, by its endpoint's name. Ids are beyond what a float is exact to."""
+    namespace, component, endpoint = name[len("dyn://") :].split(".")
+    transport = {"tcp": f"{address}:34347/f27ac1be9000dcb/{namespace}/{component}/{endpoint}"} if address else {}
+    return {
+        "component": component,
+        "endpoint": endpoint,
+        "namespace": namespace,
+        "instance_id": 2**63 + number,
+        "transport": transport,
+        "device_type": "cuda",
+    }
+
+
+def frontend_health(*workers: dict[str, Any]) -> Answer:
+    """/health of Dynamo's frontend, which is healthy whatever it lists."""
+    names = {f"dyn://{entry['namespace']}.{entry['component']}.{entry['endpoint']}" for entry in workers}
+    return reply(200, {"status": "healthy", "endpoints": sorted(names), "instances": workers})
+
+
 def serving(**answers: Sequence[Answer]) -> dict[str, list[Answer]]:
     """The script of a server that works, with some paths answering otherwise: ``health``, ``models``, ``chat`` …"""
     script: dict[str, list[Answer]] = {
@@ -220,5 +240,6 @@ def serving(**answers: Sequence[Answer]) -> dict[str, list[Answer]]:
         "chat": "/v1/chat/completions",
         "responses": "/v1/responses",
         "completions": "/v1/completions",
+        "metrics": "/metrics",
     }
     return {**script, **{paths[name]: list(script_of) for name, script_of in answers.items()}}

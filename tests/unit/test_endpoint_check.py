@@ -24,6 +24,7 @@ from tests.unit.fake_openai import (
     chat,
     chat_chunks,
     drip,
+    frontend_health,
     hang,
     raw,
     reply,
@@ -31,6 +32,7 @@ from tests.unit.fake_openai import (
     response,
     serving,
     stream,
+    worker,
 )
 from tests.unit.fake_systemd import FakeSystemd
 
@@ -358,6 +360,12 @@ def test_last_poll_cut_short_by_the_deadline_does_not_hide_what_was_seen(run: Ru
     assert check(result, "health")["observed"].startswith("HTTP 503: loading, still so after")
 
 
+def test_last_completion_cut_short_by_the_deadline_does_not_hide_what_was_seen(run: Run) -> None:
+    with FakeOpenAI(serving(chat=[reply(503, {"message": "not ready"}), hang])) as fake:
+        result = run(fake, timeout=1)
+    assert check(result, "completion")["observed"].startswith("HTTP 503: not ready, still so after")
+
+
 def test_failed_unit_stops_at_once_with_its_last_lines(run: Run) -> None:
     lines = [f"line {number}" for number in range(30)]
     systemd = FakeSystemd("starting", "running", "running", "failed", journal={"aaaa": lines, "": ["other"]})
@@ -676,6 +684,341 @@ def test_bad_tool_call(run: Run, first: Any, second: Any) -> None:
     assert result["stage"] == "tool_call"
 
 
+# --- Dynamo ---------------------------------------------------------------------------------------------------------
+
+PREFILL, DECODE = "dyn://dynamo.prefill.generate", "dyn://dynamo.backend.generate"
+INSTANCES = {PREFILL: 1, DECODE: 1}
+AUX = "dyn://dynamo.prefill.worker_kv_query_source_61d5196aa29f3"
+BOTH = frontend_health(worker(PREFILL), worker(AUX), worker(DECODE, 2, "10.0.0.2"))
+DISTINCT = {"prefill_worker_id": 2**63 + 1, "decode_worker_id": 2**63 + 2}
+
+
+def told(answer: Any, ids: Any) -> Any:
+    """The answer, or each chunk of it but the last with the usage, tells its workers as Dynamo does."""
+    if isinstance(answer, dict):
+        return {**answer, "nvext": {"worker_id": ids}}
+    return [told(chunk, ids) for chunk in answer[:-1]] + answer[-1:]
+
+
+def requests(number: int) -> Answer:
+    """The metrics of a prefill worker that has taken so many requests."""
+    return reply(
+        200,
+        f'dynamo_component_requests_total{{dynamo_component="prefill",dynamo_endpoint="{AUX}"}} 99\n'
+        f'dynamo_component_requests_total{{dynamo_component="prefill",dynamo_endpoint="generate"}} {number}\n'.encode(),
+    )
+
+
+def test_dynamo(run: Run) -> None:
+    with FakeOpenAI(serving(health=[BOTH], chat=[stream(told(chat_chunks(["New York"]), DISTINCT))])) as fake:
+        result = run(fake, instances=INSTANCES, disaggregated=True)
+    assert result["ok"] is True
+    assert ids(result) == ["health", "instances", "model", "completion", "usage", "harmony", "disaggregated"]
+    assert check(result, "instances")["observed"] == f"1 of 1 {PREFILL}, 1 of 1 {DECODE}"
+    assert result["completion"]["workers"] == {"prefill": "9223372036854775809", "decode": "9223372036854775810"}
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "sent"),
+    [
+        ({"disaggregated": True}, "nvext", {"extra_fields": ["worker_id"]}),
+        ({"disaggregated": True, "prefill_metrics": ["{url}/metrics"]}, "nvext", None),
+        ({"instances": INSTANCES}, "nvext", None),
+        ({"instances": INSTANCES, "reasoning_effort": "low"}, "chat_template_args", {"reasoning_effort": "low"}),
+        ({"disaggregated": True, "reasoning_effort": "low"}, "chat_template_args", {"reasoning_effort": "low"}),
+        ({"instances": INSTANCES, "reasoning_effort": "low"}, "reasoning_effort", None),
+        ({"reasoning_effort": "high"}, "reasoning_effort", "high"),
+        ({"reasoning_effort": "high"}, "chat_template_args", None),
+        ({"instances": INSTANCES, "reasoning_effort": "low", "api": "responses"}, "reasoning", {"effort": "low"}),
+        ({"instances": INSTANCES, "reasoning_effort": "low", "api": "responses"}, "chat_template_args", None),
+    ],
+)
+def test_what_dynamo_is_sent(run: Run, options: dict[str, Any], field: str, sent: Any) -> None:
+    script = serving(health=[BOTH], responses=[reply(200, response("New York"))], metrics=[requests(1), requests(2)])
+    with FakeOpenAI(script) as fake:
+        urls = [url.format(url=fake.url) for url in options.get("prefill_metrics", [])]
+        run(fake, **{**options, "prefill_metrics": urls})
+    (body,) = fake.bodies("/v1/responses" if options.get("api") else "/v1/chat/completions")
+    assert body.get(field) == sent
+
+
+def test_tool_call_with_the_fields_of_dynamos_guide(run: Run) -> None:
+    called = reply(200, chat(None, tool_calls=[CALL], finish_reason="tool_calls", usage=None))
+    answers = [reply(200, chat()), called, reply(200, chat("All systems are green.", usage=None))]
+    with FakeOpenAI(serving(health=[BOTH], chat=answers)) as fake:
+        assert run(fake, instances=INSTANCES, tool_call=True, reasoning_effort="low")["ok"] is True
+    _sample, *rounds = fake.bodies("/v1/chat/completions")
+    for body in rounds:
+        assert body["chat_template_args"] == {"reasoning_effort": "low"}
+        # Dynamo refuses fields that it does not know.
+        known = {"model", "messages", "tools", "tool_choice", "temperature", "max_tokens", "chat_template_args"}
+        assert set(body) == known
+
+
+@pytest.mark.parametrize(
+    ("before", "instances"),
+    [
+        pytest.param([frontend_health()], INSTANCES, id="no worker"),
+        pytest.param([frontend_health(worker(PREFILL), worker(AUX))], INSTANCES, id="prefill only"),
+        pytest.param([frontend_health(worker(DECODE))], INSTANCES, id="decode only"),
+        pytest.param(
+            [frontend_health(worker(PREFILL), worker(PREFILL, 7), worker(DECODE, 2))], INSTANCES, id="one killed"
+        ),
+        pytest.param([frontend_health(), reset, reply(503)], INSTANCES, id="frontend restarts"),
+        pytest.param([frontend_health(worker(PREFILL), worker(DECODE))], {DECODE: "1", PREFILL: 0}, id="drained"),
+    ],
+)
+def test_instances_are_waited_for(run: Run, before: list[Answer], instances: dict[str, Any]) -> None:
+    last = BOTH if instances is INSTANCES else frontend_health(worker(DECODE))
+    with FakeOpenAI(serving(health=[*before, *before, last])) as fake:
+        result = run(fake, instances=instances, timeout=30)
+    assert result["ok"] is True
+    assert fake.paths().count("/health") == 2 * len(before) + 1
+
+
+@pytest.mark.parametrize(
+    ("workers", "options", "observed", "hint"),
+    [
+        pytest.param([], {}, f"0 of 1 {PREFILL}, 0 of 1 {DECODE}; listed: no worker", "Workers that do not", id="none"),
+        pytest.param(
+            [worker(PREFILL), worker(AUX)],
+            {},
+            f"1 of 1 {PREFILL}, 0 of 1 {DECODE}; listed: {PREFILL} at 10.0.0.1, still",
+            "Workers that do not connect",
+            id="prefill only",
+        ),
+        pytest.param(
+            [worker(PREFILL), worker("dyn://dynamo.tensorrt_llm.generate", 2, "10.0.0.2")],
+            {},
+            f"1 of 1 {PREFILL}, 0 of 1 {DECODE}; listed: {PREFILL} at 10.0.0.1, dyn://dynamo.tensorrt_llm.generate at",
+            "Workers that do not connect",
+            id="name of an older release",
+        ),
+        pytest.param(
+            [worker(PREFILL), worker("dyn://other.backend.generate")],
+            {},
+            f"1 of 1 {PREFILL}, 0 of 1 {DECODE}; listed",
+            "Workers that do not connect",
+            id="another namespace",
+        ),
+        pytest.param(
+            [worker(PREFILL), worker(PREFILL, 7), worker(DECODE)],
+            {},
+            f"2 of 1 {PREFILL}, 1 of 1 {DECODE}; listed: {PREFILL} at 10.0.0.1, {PREFILL} at 10.0.0.1, {DECODE} at",
+            "A worker that was killed stays listed",
+            id="too many",
+        ),
+        pytest.param(
+            [worker(PREFILL), worker(PREFILL, 7)],
+            {},
+            f"2 of 1 {PREFILL}, 0 of 1 {DECODE}; listed",
+            "Workers that do not connect",
+            id="too many and too few",
+        ),
+        pytest.param(
+            [worker(PREFILL), worker(DECODE, 2, "10.0.0.2")],
+            {"instances": {DECODE: 1}, "instance_address": "10.0.0.3"},
+            f"0 of 1 {DECODE}; listed: {PREFILL} at 10.0.0.1, {DECODE} at 10.0.0.2, still",
+            "Workers that do not connect",
+            id="on another host",
+        ),
+        pytest.param(
+            [worker(DECODE, address="")],
+            {"instances": {DECODE: 1}, "instance_address": "10.0.0.1"},
+            f"0 of 1 {DECODE}; listed: {DECODE}, still",
+            "Workers that do not connect",
+            id="no address",
+        ),
+    ],
+)
+def test_instances_that_do_not_come(
+    run: Run, workers: list[dict[str, Any]], options: dict[str, Any], observed: str, hint: str
+) -> None:
+    with FakeOpenAI(serving(health=[frontend_health(*workers)])) as fake:
+        result = run(fake, **{"instances": INSTANCES, **options}, timeout=1)
+    assert result["stage"] == "instances"
+    assert check(result, "instances")["observed"].startswith(observed)
+    assert check(result, "instances")["hint"].startswith(hint)
+    assert "/v1/models" not in fake.paths()
+
+
+@pytest.mark.parametrize(
+    ("workers", "options"),
+    [
+        ([worker(PREFILL), worker(DECODE, 2, "10.0.0.2")], {"instance_address": "10.0.0.2"}),
+        ([worker(DECODE, 3), worker(DECODE, 2, "10.0.0.2")], {"instance_address": "10.0.0.2"}),
+        ([worker(DECODE, address="[fd00::0:5]")], {"instance_address": "fd00:0::5"}),
+    ],
+)
+def test_instances_of_one_host(run: Run, workers: list[dict[str, Any]], options: dict[str, Any]) -> None:
+    with FakeOpenAI(serving(health=[frontend_health(*workers)])) as fake:
+        assert run(fake, instances={DECODE: 1}, **options)["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("answer", "observed"),
+    [
+        (reply(200), "an empty body from /health"),
+        (reply(200, {"status": "ok"}), '{"status": "ok"} from /health'),
+        (reply(200, {"instances": "x"}), '{"instances": "x"} from'),
+        (reply(200, {"instances": [{"component": "prefill", "transport": "x"}]}), '{"instances": [{"component"'),
+    ],
+)
+def test_not_dynamo(run: Run, answer: Answer, observed: str) -> None:
+    with FakeOpenAI(serving(health=[answer])) as fake:
+        result = run(fake, instances=INSTANCES, timeout=AT_ONCE)
+    assert result["stage"] == "instances"
+    assert check(result, "instances")["observed"].startswith(observed)
+    assert check(result, "instances")["hint"].startswith("Not Dynamo's frontend")
+
+
+def test_listed_worker_that_is_gone_is_waited_out(run: Run) -> None:
+    failed = {"message": "Failed to generate completions", "type": "Internal Server Error", "code": 500}
+    answers = [reply(500, failed), reply(503), reply(500, failed), reply(404), *serving()["/v1/chat/completions"]]
+    with FakeOpenAI(serving(health=[BOTH], chat=answers)) as fake:
+        assert run(fake, instances=INSTANCES, timeout=30)["ok"] is True
+    with FakeOpenAI(serving(health=[BOTH], chat=[reply(500, failed)])) as fake:
+        result = run(fake, instances=INSTANCES, timeout=1)
+    assert result["stage"] == "completion"
+    assert "HTTP 500: Failed to generate completions, still so after" in result["msg"]
+    assert check(result, "completion")["hint"].startswith("A worker that is listed")
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"), [({"disaggregated": True}, "Workers are missing"), ({}, "The server's log says why")]
+)
+def test_no_model(run: Run, options: dict[str, Any], hint: str) -> None:
+    with FakeOpenAI(serving(models=[reply(200, {"object": "list", "data": []})])) as fake:
+        result = run(fake, timeout=0.3, **options)
+    assert result["stage"] == "model"
+    assert check(result, "model")["hint"].startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("options", "answers"),
+    [
+        ({"stream": False}, {"chat": [reply(200, told(chat(), DISTINCT))]}),
+        (
+            {"api": "responses", "stream": False},
+            {"responses": [reply(200, told(response("New York"), DISTINCT))]},
+        ),
+        (
+            {"api": "completions"},
+            {
+                "completions": [
+                    stream(
+                        [
+                            {"choices": [{"text": "New York"}], "nvext": {"worker_id": {"prefill_worker_id": 2**63}}},
+                            {
+                                "choices": [{"text": "", "finish_reason": "stop"}],
+                                "nvext": {"worker_id": {"decode_worker_id": 2**63 + 1}},
+                            },
+                            {"choices": [], "usage": USAGE},
+                        ]
+                    )
+                ]
+            },
+        ),
+    ],
+)
+def test_answers_that_tell_their_workers(run: Run, options: dict[str, Any], answers: dict[str, list[Answer]]) -> None:
+    with FakeOpenAI(serving(**answers)) as fake:
+        result = run(fake, disaggregated=True, **options)
+    assert result["ok"] is True
+    assert check(result, "disaggregated")["status"] == "pass"
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "observed", "hint"),
+    [
+        pytest.param(
+            told(chat(), {"prefill_worker_id": 7, "decode_worker_id": 7}),
+            "fail",
+            "prefill by 7, decode by 7",
+            "Decode workers did the prefill",
+            id="aggregated",
+        ),
+        pytest.param(
+            told(chat(), {"prefill_worker_id": None, "decode_worker_id": 7}),
+            "fail",
+            "prefill by no worker, decode by 7",
+            "Decode workers did the prefill",
+            id="no prefill",
+        ),
+        pytest.param(
+            {**chat(), "nvext": {"timing": {"total_time_ms": 13.2}}},
+            "unknown",
+            "an answer without worker ids",
+            "Dynamo before 1.3",
+            id="1.0.0",
+        ),
+        pytest.param(chat(), "unknown", "an answer without worker ids", "Dynamo before 1.3", id="not told"),
+    ],
+)
+def test_not_disaggregated(run: Run, answer: Any, status: str, observed: str, hint: str) -> None:
+    with FakeOpenAI(serving(chat=[reply(200, answer)])) as fake:
+        result = run(fake, disaggregated=True, timeout=AT_ONCE)
+    assert result["failed"] is True
+    assert result["stage"] == "disaggregated"
+    found = check(result, "disaggregated")
+    assert (found["status"], found["observed"]) == (status, observed)
+    assert found["hint"].startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "stage", "observed"),
+    [
+        pytest.param([requests(4), requests(5)], "done", "4 requests of the prefill workers before the", id="counted"),
+        pytest.param(
+            [requests(4)] * 3 + [requests(5)], "done", "4 requests of the prefill", id="counted a moment later"
+        ),
+        pytest.param(
+            [requests(4)], "disaggregated", "4 requests of the prefill workers before the sample, 4", id="not"
+        ),
+        pytest.param([requests(4), requests(0)], "disaggregated", "4 requests of the prefill", id="worker restarted"),
+        pytest.param([reply(404)], "completion", "HTTP 404: empty body from http://127.0.0.1:", id="wrong path"),
+        pytest.param([reset], "completion", "connection reset by peer from http://127.0.0.1:", id="not there"),
+    ],
+)
+def test_disaggregated_by_metrics(run: Run, metrics: list[Answer], stage: str, observed: str) -> None:
+    with FakeOpenAI(serving(metrics=metrics)) as fake:
+        urls = [f"{fake.url}/metrics"]
+        timeout = 30 if stage == "done" else 1
+        result = run(fake, disaggregated=True, prefill_metrics=urls, timeout=timeout)
+    assert result["stage"] == stage
+    found = check(result, "disaggregated" if stage == "done" else stage)
+    assert found["observed"].startswith(observed)
+    assert (found["hint"] == "") is (stage == "done")
+
+
+def test_metrics_of_all_prefill_workers_are_added(run: Run) -> None:
+    with (
+        FakeOpenAI({"/metrics": [requests(40), requests(41)]}) as other,
+        FakeOpenAI(serving(metrics=[requests(2)])) as fake,
+    ):
+        urls = [f"{fake.url}/metrics", f"{other.url}/metrics"]
+        result = run(fake, disaggregated=True, prefill_metrics=urls, api_key=CANARY)
+    assert (
+        check(result, "disaggregated")["observed"] == "42 requests of the prefill workers before the sample, 43 after"
+    )
+    assert all("Authorization" not in request.headers for request in other.requests)
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "stage"),
+    [
+        (chat("<|start|>London"), {}, "harmony"),
+        (chat("London"), {"reasoning": True}, "reasoning"),
+        (chat("London"), {"tool_call": True}, "tool_call"),
+    ],
+)
+def test_dynamo_without_parsers(run: Run, answer: Any, options: dict[str, Any], stage: str) -> None:
+    with FakeOpenAI(serving(health=[BOTH], chat=[reply(200, answer)])) as fake:
+        result = run(fake, instances=INSTANCES, **options)
+    assert result["stage"] == stage
+    assert check(result, stage)["hint"].startswith("Workers need --dyn-reasoning-parser gpt_oss")
+
+
 # --- time and secrets -----------------------------------------------------------------------------------------------
 
 SLOW_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
@@ -774,10 +1117,22 @@ def test_tls_with_a_private_authority(run: Run, tmp_path: Path) -> None:
         ({"api_key": f"{CANARY}\n"}, "api_key holds characters that an HTTP header cannot carry"),
         ({"expected_text": "(New"}, "expected_text is '(New', not a regular expression"),
         ({"api": "completions", "reasoning": True}, "reasoning is true with api completions"),
+        ({"api": "completions", "reasoning_effort": "low"}, "reasoning_effort is low with api completions"),
         ({"stream": False, "max_ttft": 1}, "max_ttft is set with stream false"),
         ({"max_tokens": 0}, "max_tokens is 0; it must be 1 or more"),
         ({"timeout": 0}, "timeout is 0; it must be above 0 seconds"),
         ({"interval": -1}, "interval is -1; it must be above 0 seconds"),
+        (
+            {"instances": {"prefill": 1}},
+            "instances has 'prefill': 1; it must be an endpoint and a number, such as dyn://",
+        ),
+        ({"instances": {DECODE: -1}}, f"instances has '{DECODE}': -1"),
+        ({"instances": {DECODE: "two"}}, f"instances has '{DECODE}': 'two'"),
+        ({"instance_address": "10.0.0.1"}, "instance_address is set without instances"),
+        ({"instances": {DECODE: 1}, "instance_address": "gpu1"}, "instance_address cannot be used: 'gpu1' does not"),
+        ({"prefill_metrics": ["http://h:9091/metrics"]}, "prefill_metrics is set with disaggregated false"),
+        ({"disaggregated": True, "prefill_metrics": ["h:9091/metrics"]}, "prefill_metrics is 'h:9091/metrics'"),
+        ({"disaggregated": True, "api": "responses"}, "disaggregated is true with api responses and stream true"),
     ],
 )
 def test_options_that_cannot_work(run: Run, options: dict[str, Any], message: str) -> None:

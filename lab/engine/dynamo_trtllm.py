@@ -1,0 +1,145 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The lab's `python3 -m dynamo.trtllm`: a TensorRT-LLM worker of NVIDIA Dynamo, with no GPU.
+
+The command line is Dynamo's own, and so is what serves behind it, the mocker. In between are the checks, the start-up
+and the failures of TensorRT-LLM, which are those of the lab's trtllm-serve, and are called for in the same way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pydantic
+import yaml
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.options import DYNAMO_RUNTIME, select_release
+from lab.engine import options, trtllm_serve
+
+# What the command line takes from TensorRT-LLM.
+DEFAULTS = {"max_batch_size": 2048, "max_num_tokens": 8192, "max_seq_len": None, "max_beam_width": 1}
+
+
+def stand_in_for_tensorrt_llm() -> None:
+    """Make importable what the command line takes its defaults from."""
+    package, llmapi = ModuleType("tensorrt_llm"), ModuleType("tensorrt_llm.llmapi")
+    fields: dict[str, Any] = {name: (Any, value) for name, value in DEFAULTS.items()}
+    llmapi.BuildConfig = pydantic.create_model("BuildConfig", **fields)  # type: ignore[attr-defined]
+    sys.modules.update({module.__name__: module for module in (package, llmapi)})
+
+
+def check(config: argparse.Namespace, file: Mapping[str, Any], row: options.Row) -> tuple[dict[str, Any], Path]:
+    """Return the engine's options, by their names in the file, whose word is the last, and the folder of the model.
+
+    Raises what TensorRT-LLM does where it would not start to load.
+    """
+    gpus = trtllm_serve.gpu_count()
+    if not gpus:
+        raise ValueError("No GPU devices found on the node")
+    options.model(row["engine_options"])(**file)
+    args = {
+        "tensor_parallel_size": config.tensor_parallel_size,
+        "pipeline_parallel_size": config.pipeline_parallel_size,
+        "moe_expert_parallel_size": config.expert_parallel_size,
+        "enable_attention_dp": config.enable_attention_dp,
+        **{name: getattr(config, name) for name in DEFAULTS},
+        **file,
+    }
+    trtllm_serve.check_parallelism(args, gpus)
+    return args, trtllm_serve.find_model(config.model)
+
+
+def longest_prompt(mode: str, args: Mapping[str, Any]) -> int | None:
+    """Return beyond how many tokens a prompt, and what comes after it, waits for ever; None if it never does.
+
+    It has to fit into the buffer through which a prefill worker hands its KV cache on. Where the engine does not take
+    it in parts, it has to be small enough to be taken at once, too: there upstream refuses it, and the lab cannot.
+    """
+    limits = []
+    if mode != "decode" and not args.get("enable_chunked_prefill"):
+        limits.append(args["max_num_tokens"])
+    if mode == "prefill" and (buffer := (args.get("cache_transceiver_config") or {}).get("max_tokens_in_buffer")):
+        limits.append(buffer)
+    return min(limits, default=None)
+
+
+def mocker_arguments(config: argparse.Namespace, args: Mapping[str, Any], checkpoint: Path) -> list[str]:
+    """Return the command line of a mocker that registers as the worker would, and holds as much."""
+    mode = config.disaggregation_mode.value
+    cache = args.get("kv_cache_config", {})
+    longest = longest_prompt(mode, args)
+    given = {
+        "model-path": checkpoint,
+        "model-name": config.served_model_name or config.model,
+        "endpoint": f"dyn://{config.namespace}.{config.component}.{config.endpoint}",
+        "disaggregation-mode": "agg" if mode == "prefill_and_decode" else mode,
+        "discovery-backend": config.discovery_backend,
+        "request-plane": config.request_plane,
+        "event-plane": config.event_plane,
+        "engine-type": "trtllm",
+        "speedup-ratio": 10,
+        "max-num-seqs": args["max_batch_size"],
+        "max-num-batched-tokens": longest or args["max_num_tokens"],
+        "block-size": cache.get("tokens_per_block") or 32,  # --kv-block-size is for an engine that does not tell
+        "data-parallel-size": args["tensor_parallel_size"] if args["enable_attention_dp"] else 1,
+    }
+    arguments = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    if longest:
+        arguments.append("--no-enable-chunked-prefill")
+    if cache.get("enable_block_reuse") is False:
+        arguments.append("--no-enable-prefix-caching")
+    return arguments
+
+
+def main() -> None:
+    """Run a worker until a signal or the loss of its lease."""
+    # A container's first process is not ended by a signal that it does not handle. Later the mocker handles it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    stand_in_for_tensorrt_llm()
+    import dynamo.mocker.main as mocker
+    from dynamo.trtllm.args import parse_args
+    from dynamo.trtllm.utils.trtllm_utils import deep_update
+
+    config = parse_args()
+    file = (yaml.safe_load(Path(config.extra_engine_args).read_text()) or {}) if config.extra_engine_args else {}
+    deep_update(file, json.loads(config.override_engine_args or "{}"))
+    releases = trtllm_serve.releases()
+    release, _ = select_release(f"{DYNAMO_RUNTIME}:{version('ai-dynamo')}", releases)
+    args, checkpoint = check(config, file, releases[release])
+    length = trtllm_serve.max_tokens(args, trtllm_serve.model_config(checkpoint))
+    seconds = float(os.environ.get("LAB_ENGINE_LOAD_SECONDS", "3"))
+    make_runtime, make_runtime_config = mocker.create_runtime, mocker.build_runtime_config
+
+    def create_runtime(*planes: Any) -> Any:
+        """Load where the worker does: with a lease and a system server, and nothing in discovery."""
+        runtime = make_runtime(*planes)
+        end = time.monotonic() + seconds
+        for _ in trtllm_serve.phases(args, checkpoint, trtllm_serve.fault()):
+            time.sleep(seconds / 20)
+        time.sleep(max(0.0, end - time.monotonic()))
+        return runtime
+
+    def build_runtime_config(engine: Any) -> Any:
+        """Tell the frontend what the worker would, and the mocker has no options for."""
+        block_size, made = make_runtime_config(engine)
+        made.context_length = length
+        made.max_num_batched_tokens = args["max_num_tokens"]
+        made.kv_event_publishing_enabled = config.publish_events_and_metrics
+        made.reasoning_parser = config.dyn_reasoning_parser
+        made.tool_call_parser = config.dyn_tool_call_parser
+        return block_size, made
+
+    mocker.create_runtime, mocker.build_runtime_config = create_runtime, build_runtime_config
+    sys.argv[1:] = mocker_arguments(config, args, checkpoint)
+    mocker.main()

@@ -1,0 +1,86 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What NVIDIA Dynamo tells of its workers: the frontend's /health lists them, their own /metrics count requests."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+ENDPOINT = re.compile(r"dyn://[^\s./]+(?:\.[^\s./]+){2,}")
+REQUESTS = "dynamo_component_requests_total"
+SAMPLE = re.compile(rf"^{REQUESTS}\{{(?P<labels>[^}}]*)\}} (?P<value>\S+)", re.MULTILINE)
+PREFILL = {'dynamo_component="prefill"', 'dynamo_endpoint="generate"'}
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One worker's offer of one endpoint. ``address`` is an IP, or empty where requests do not go by TCP."""
+
+    endpoint: str  # dyn://NAMESPACE.COMPONENT.ENDPOINT
+    address: str
+
+    def __str__(self) -> str:
+        return f"{self.endpoint} at {self.address}" if self.address else self.endpoint
+
+
+def canonical(address: str) -> str:
+    """An IP in its one spelling; a host name as it is."""
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError:
+        return address
+
+
+def listed(health: Mapping[str, Any]) -> list[Instance]:
+    """The instances that a frontend lists, in its order. Raises LookupError or TypeError for what is no such list.
+
+    Workers list other endpoints too, whose names differ between releases and end in a random suffix.
+    """
+    found = []
+    for entry in health["instances"]:
+        authority = str(entry["transport"].get("tcp", "")).partition("/")[0]
+        host = authority.rpartition(":")[0].strip("[]")
+        name = f"dyn://{entry['namespace']}.{entry['component']}.{entry['endpoint']}"
+        found.append(Instance(name, canonical(host)))
+    return found
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many instances of each endpoint there are, against how many there have to be."""
+
+    expected: Mapping[str, int]
+    found: Mapping[str, int]
+    instances: Sequence[Instance]
+
+    @property
+    def missing(self) -> bool:
+        return any(self.found[name] < number for name, number in self.expected.items())
+
+    @property
+    def equal(self) -> bool:
+        return all(self.found[name] == number for name, number in self.expected.items())
+
+    def __str__(self) -> str:
+        """The numbers, then all workers with their addresses: what is not there shows by what is."""
+        numbers = ", ".join(f"{self.found[name]} of {number} {name}" for name, number in self.expected.items())
+        workers = [str(entry) for entry in self.instances if entry.endpoint.endswith(".generate")]
+        return numbers if self.equal else f"{numbers}; listed: {', '.join(workers) or 'no worker'}"
+
+
+def count(instances: Sequence[Instance], expected: Mapping[str, int], address: str = "") -> Count:
+    """Count the instances of the expected endpoints, only those at ``address`` if there is one."""
+    here = [entry for entry in instances if not address or entry.address == canonical(address)]
+    return Count(expected, Counter(entry.endpoint for entry in here), instances)
+
+
+def prefill_requests(metrics: str) -> int:
+    """The requests that a worker has taken as prefill worker, from the text of its /metrics; 0 if it counts none."""
+    taken = (match for match in SAMPLE.finditer(metrics) if set(match["labels"].split(",")) >= PREFILL)
+    return sum(int(float(match["value"])) for match in taken)
