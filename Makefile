@@ -45,8 +45,8 @@ sanity: $(venv) ## ansible-test sanity, on every Python here that a host may hav
 	tools/sanity.sh
 
 .PHONY: molecule
-molecule: $(venv) ## A Molecule scenario on lab hosts (SCENARIO=default)
-	molecule test --scenario-name $(or $(SCENARIO),default)
+molecule: $(venv) ## The Molecule scenarios on lab hosts, one after the other (SCENARIO=default fleet)
+	@for scenario in $(or $(SCENARIO),$(notdir $(wildcard molecule/*))); do molecule test --scenario-name $$scenario; done
 
 .PHONY: faults
 faults: $(venv) ## Dry run, faults, recovery and secrets on a lab host (slow)

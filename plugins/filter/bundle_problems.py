@@ -22,7 +22,8 @@ options:
     description:
       - C(platform) with C(distribution), C(release) and C(architecture); C(repository) and C(revision) of the weights;
         C(image); C(packages) as C(name) or C(name=version), whose version may have wildcards; C(bundle_dir), and
-        C(sizes) of the files in it by path, empty where the host has no bundle there.
+        C(sizes) of the files in it by path, empty where the host has no bundle there; C(alone), whether it has none at
+        all and gets nothing from other hosts.
     type: dict
     required: true
 """

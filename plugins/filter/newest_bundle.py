@@ -31,6 +31,7 @@ RETURN = r"""
 _value:
   description:
     - What that file says; empty when there is none.
+    - C(content) in it is the file as it was given.
     - C(manifest) in it is the bundle without the weights, as M(trtllm.fleet.model_snapshot) takes it.
   type: dict
 """

@@ -27,6 +27,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
     remember,
     write_file,
 )
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights.staging import few
 
 INDEX = "bundle.json"
 CHECKSUMS = "SHA256SUMS"
@@ -117,27 +118,27 @@ def _text(path: Path) -> str:
 def newest(indices: Iterable[str]) -> dict[str, Any]:
     """Of the indices that hosts have, in Base64, the one made last; empty when there is none.
 
-    ``manifest`` in it is what all of the bundle but the weights consists of, as a snapshot of a model named after the
-    index. Raises ValueError for what is no index of a bundle.
+    ``content`` in it is what was given, and ``manifest`` is what all of the bundle but the weights consists of, as a
+    snapshot of a model named after the index. Raises ValueError for what is no index of a bundle.
     """
-    contents = [base64.b64decode(index) for index in sorted(set(indices))]
+    contents = {encoded: base64.b64decode(encoded) for encoded in sorted(set(indices))}
     if not contents:
         return {}
-    content = max(contents, key=lambda content: str(json.loads(content)["made"]))
+    encoded, content = max(contents.items(), key=lambda item: str(json.loads(item[1])["made"]))
     index = json.loads(content)
     if index["format"] != FORMAT:
         raise ValueError(f"format {index['format']}, and this collection knows {FORMAT}")
     sha256 = hashlib.sha256(content).hexdigest()
     files = [*index["files"], {"path": INDEX, "size": len(content), "sha256": sha256}]
     manifest = {"repository": REPOSITORY, "commit": sha256[:40], "files": files}
-    return {**index, "manifest": manifest}
+    return {**index, "content": encoded, "manifest": manifest}
 
 
 def problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Why a host cannot do with the bundle, each with what to change.
 
-    ``wanted`` has ``bundle_dir``, ``platform``, ``repository``, ``revision``, ``image``, ``packages``, and ``sizes`` of
-    the files by path if the host has the bundle there.
+    ``wanted`` has ``bundle_dir``, ``platform``, ``repository``, ``revision``, ``image``, ``packages``, ``sizes`` of the
+    files by path if the host has the bundle there, and ``alone`` if it has it nowhere and gets nothing from others.
     """
     if not bundle:
         return [f"bundle_dir is {wanted['bundle_dir']}, and no host of this run has a bundle: copy it there on one."]
@@ -162,8 +163,13 @@ def problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     broken = [path for path, size in _sizes(bundle).items() if sizes and sizes.get(path) != size]
     if broken:
         found.append(
-            f"The bundle in {wanted['bundle_dir']} lacks files, or has others than it was made with ({_some(broken)}): "
+            f"The bundle in {wanted['bundle_dir']} lacks files, or has others than it was made with ({few(broken)}): "
             "copy it again, and try sha256sum --check SHA256SUMS there."
+        )
+    if wanted["alone"]:
+        found.append(
+            "The host has no bundle, and model_weights_share is false, so that no other gives it anything: set it to "
+            f"true, or copy the bundle to {wanted['bundle_dir']} here too."
         )
     there = {package["name"]: package["version"] for package in bundle["packages"]}
     lacking = [name for name in wanted["packages"] if not _satisfies(there, name)]
@@ -182,10 +188,6 @@ def _sizes(bundle: Mapping[str, Any]) -> dict[str, int]:
     sizes = {file["path"]: file["size"] for file in bundle["manifest"]["files"]}
     sizes.update((f"{place}/{file['path']}", file["size"]) for file in weights["files"])
     return sizes
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _satisfies(there: Mapping[str, str], name: str) -> bool:

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
 import re
 import subprocess
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,15 @@ class Image:
     digest: str
     id: str
     layers_bytes: int
+
+
+def client_configuration(logins: Iterable[Mapping[str, str]]) -> str:
+    """A Docker client configuration, from ``registry``, ``username`` and ``password`` of each."""
+    auths = {
+        login["registry"]: {"auth": base64.b64encode(f"{login['username']}:{login['password']}".encode()).decode()}
+        for login in logins
+    }
+    return json.dumps({"auths": auths})
 
 
 def program(path: str, authfile: str) -> Skopeo:

@@ -178,13 +178,12 @@ class Apt:
 class Outcome:
     """What the repository consists of, and what was done to it, or would be done.
 
-    ``fetched`` is what it lacked, ``removed`` files that were not of it; ``absent`` are names that no source has.
+    ``fetched`` is what it lacked, ``removed`` files that were not of it.
     """
 
     packages: Sequence[Package]
     fetched: Sequence[Package]
     removed: Sequence[str]
-    absent: Sequence[str]
     changed: bool
 
 
@@ -217,8 +216,7 @@ def write_repository(
     """
     with tempfile.TemporaryDirectory() as root:
         apt = Apt(Path(root), repositories, pins)
-        absent = [name for name in optional if not apt.knows(name)]
-        wanted = [*names, *starter, *(name for name in optional if name not in absent)]
+        wanted = [*names, *starter, *(name for name in optional if apt.knows(name))]
         first = apt.closure(starter) if starter else []
         packages = sorted({*first, *apt.closure(wanted)}, key=lambda package: package.file)
         missing = [package for package in packages if not package.is_in(directory)]
@@ -231,7 +229,7 @@ def write_repository(
             for name in removed:
                 (directory / name).unlink()
             write_index(apt, directory, packages, first)
-    return Outcome(packages, missing, removed, absent, outdated)
+    return Outcome(packages, missing, removed, outdated)
 
 
 def check_room(directory: Path, missing: Sequence[Package]) -> None:

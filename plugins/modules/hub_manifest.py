@@ -42,6 +42,11 @@ options:
     type: list
     elements: str
     default: ["original/*", "metal/*"]
+  known:
+    description:
+      - A snapshot directory, as M(trtllm.fleet.model_snapshot) makes it. Where O(revision) is a commit, which never
+        changes, and the hub does not say what it has, the directory's manifest is the answer, with a warning.
+    type: path
   token:
     description: Access token of the hub. Empty for anonymous access.
     type: str
@@ -121,9 +126,27 @@ total_bytes:
   sample: 65276852092
 """
 
+from pathlib import Path
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.hub import Hub, HubError, fetch_manifest
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import (
+    COMMIT,
+    Manifest,
+    SnapshotError,
+    read_manifest,
+)
+
+
+def known_manifest(known: str | None, repository: str, revision: str) -> Manifest:
+    """What a snapshot was made with. Raises SnapshotError where there is none of this very commit."""
+    if not known or not COMMIT.fullmatch(revision):
+        raise SnapshotError("Only a commit is the same for ever.")
+    manifest = read_manifest(Path(known))
+    if (manifest.repository, manifest.commit) != (repository, revision):
+        raise SnapshotError(f"{known} is of another commit.")
+    return manifest
 
 
 def main() -> None:
@@ -133,6 +156,7 @@ def main() -> None:
             "repository": {"type": "str", "required": True},
             "revision": {"type": "str", "default": "main"},
             "exclude": {"type": "list", "elements": "str", "default": ["original/*", "metal/*"]},
+            "known": {"type": "path"},
             "token": {"type": "str", "default": "", "no_log": True},
             "ca_file": {"type": "str", "default": ""},
             "timeout": {"type": "int", "default": 10},
@@ -147,7 +171,11 @@ def main() -> None:
         hub = Hub(given["hub_url"], given["token"], given["ca_file"], **patience)
         manifest, gated = fetch_manifest(hub, given["repository"], given["revision"], given["exclude"])
     except HubError as error:
-        module.fail_json(msg=str(error))
+        try:
+            manifest, gated = known_manifest(given["known"], given["repository"], given["revision"]), False
+        except SnapshotError:
+            module.fail_json(msg=str(error))
+        module.warn(f"The files of {given['revision']} are those that {given['known']} was made with: {error}")
     module.exit_json(changed=False, **manifest.as_dict(), revision=given["revision"], gated=gated)
 
 

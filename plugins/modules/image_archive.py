@@ -31,10 +31,24 @@ options:
     description: The file. Another image in it is replaced.
     type: path
     required: true
-  authfile:
-    description: Docker client configuration with the registry logins.
-    type: path
-    required: true
+  logins:
+    description: Registries to log in to. The logins are in a file for as long as the module runs.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      registry:
+        description: Host name of the registry, with its port if it has one.
+        type: str
+        required: true
+      username:
+        description: User name.
+        type: str
+        required: true
+      password:
+        description: Password or token.
+        type: str
+        required: true
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 """
@@ -44,7 +58,10 @@ EXAMPLES = r"""
   trtllm.fleet.image_archive:
     name: nvcr.io/nvidia/tensorrt-llm/release:1.2.1
     path: /srv/bundle/image.tar
-    authfile: /etc/trtllm-fleet/docker/config.json
+    logins:
+      - registry: nvcr.io
+        username: $oauthtoken
+        password: "{{ lookup('ansible.builtin.env', 'NGC_API_KEY') }}"
 """
 
 RETURN = r"""
@@ -61,12 +78,14 @@ layers_bytes:
 """
 
 import os
+import tempfile
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.image_archive import (
     ImageError,
+    client_configuration,
     fetch,
     holds,
     look_up,
@@ -79,7 +98,16 @@ def main() -> None:
         argument_spec=dict(
             name=dict(type="str", required=True),
             path=dict(type="path", required=True),
-            authfile=dict(type="path", required=True),
+            logins=dict(
+                type="list",
+                elements="dict",
+                default=[],
+                options=dict(
+                    registry=dict(type="str", required=True),
+                    username=dict(type="str", required=True),
+                    password=dict(type="str", required=True, no_log=True),
+                ),
+            ),
         ),
         supports_check_mode=True,
     )
@@ -93,14 +121,17 @@ def main() -> None:
     found = module.get_bin_path("skopeo", required=not module.check_mode)
     if not found:
         module.exit_json(changed=True, digest="", layers_bytes=0)
-    skopeo = program(found, module.params["authfile"])
     try:
-        image = look_up(name, os.uname().machine, skopeo)
-        changed = not holds(path, name, image)
-        if changed and not module.check_mode:
-            fetch(path, name, skopeo)
-            if not holds(path, name, image):
-                raise ImageError(f"{name} changed while it was fetched: run again.")
+        with tempfile.NamedTemporaryFile("w", dir=module.tmpdir, encoding="utf-8") as authfile:
+            authfile.write(client_configuration(module.params["logins"]))
+            authfile.flush()
+            skopeo = program(found, authfile.name)
+            image = look_up(name, os.uname().machine, skopeo)
+            changed = not holds(path, name, image)
+            if changed and not module.check_mode:
+                fetch(path, name, skopeo)
+                if not holds(path, name, image):
+                    raise ImageError(f"{name} changed while it was fetched: run again.")
     except (ImageError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=changed, digest=image.digest, layers_bytes=image.layers_bytes if changed else 0)

@@ -64,7 +64,7 @@ options:
   sources:
     description:
       - With V(staged), further directories that may have some of the files, laid out as the snapshot is. Their files
-        are hashed before they are used.
+        are hashed before they are used; check mode goes by their size.
       - A file is copied rather than linked to if another user could change it.
     type: list
     elements: path
@@ -73,7 +73,7 @@ options:
     description:
       - With V(verified), how many other complete snapshots of the repository stay; those go first that were verified
         longest ago. Unfinished ones stay, and so do those that a process writes.
-      - Without it all stay.
+      - Without it all stay, and on a network file system too, where other hosts may serve them.
     type: int
   keep_named_in:
     description:
@@ -198,6 +198,11 @@ filesystem:
   returned: except for V(absent)
   type: str
   sample: ext4
+network:
+  description: Whether it is a network file system, which other hosts may have too.
+  returned: except for V(absent)
+  type: bool
+  sample: false
 """
 
 import os
@@ -249,6 +254,7 @@ def apply(path: Path, given: dict[str, Any], dry: bool) -> dict[str, Any]:
         total_bytes=manifest.total_bytes,
         free_bytes=place.free_bytes,
         filesystem=place.type,
+        network=place.network,
         diff=dict(
             before=_figures(manifest, before),
             after=_figures(manifest, after),

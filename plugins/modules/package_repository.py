@@ -119,12 +119,6 @@ removed:
   type: list
   elements: str
   sample: []
-absent:
-  description: Packages of O(optional) that no repository has.
-  returned: success
-  type: list
-  elements: str
-  sample: [nvlsm]
 """
 
 import os
@@ -182,7 +176,6 @@ def main() -> None:
         fetched=[package.file for package in outcome.fetched],
         fetched_bytes=sum(package.size for package in outcome.fetched),
         removed=outcome.removed,
-        absent=outcome.absent,
     )
 
 

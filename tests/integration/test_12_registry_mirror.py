@@ -115,6 +115,7 @@ def test_only_the_mirror_listens(inventory: Path) -> None:
     (address,) = listening.split()
     assert address.endswith(":5000")
     assert not address.startswith(("0.0.0.0", "*", "[::]"))
+    assert MIRROR.shell("systemctl is-enabled nginx.service", check=False).strip() == "masked"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "dry-run"])
@@ -126,8 +127,33 @@ def test_second_run_changes_nothing(inventory: Path, arguments: list[str]) -> No
 
 def test_another_setting_restarts_the_mirror(inventory: Path) -> None:
     pid = MIRROR.shell(f"systemctl show --property=MainPID {UNIT}")
-    assert changed(play(inventory, registry_mirror_max_size="50g")) == ["2", "0"]
+    # The configuration, the note taken back, the restart, the note.
+    assert changed(play(inventory, registry_mirror_max_size="50g")) == ["4", "0"]
     assert MIRROR.shell(f"systemctl show --property=MainPID {UNIT}") != pid
+
+
+def test_a_setting_that_nginx_refuses(inventory: Path) -> None:
+    pid = MIRROR.shell(f"systemctl show --property=MainPID {UNIT}")
+    run = play(inventory, registry_mirror_certificate="/etc/hostname", registry_mirror_key="/etc/hostname")
+    assert "The registry mirror is not up" in " ".join(run.output.split())
+    assert "cannot load certificate" in " ".join(run.output.split())
+    assert MIRROR.shell(f"systemctl show --property=MainPID {UNIT}") == pid
+    assert pull_again(OTHER) == ""
+
+
+def test_an_image_of_another_registry_comes_from_there(inventory: Path) -> None:
+    note = "/etc/trtllm-fleet/registry-mirror/mirror.json"
+    MIRROR.shell(f"sed --in-place=.kept s/registry.origin.test/other.example/ {note}")
+    try:
+        OTHER.shell(f"docker rmi --force {IMAGE}")
+        play(inventory, "--limit", OTHER.host)
+        assert "pull-image" not in OTHER.shell("systemctl cat trtllm-image.service")
+        assert digests(OTHER)
+    finally:
+        MIRROR.shell(f"mv {note}.kept {note}")
+    OTHER.shell(f"docker rmi --force {IMAGE}")
+    play(inventory)
+    assert "pull-image" in OTHER.shell("systemctl cat trtllm-image.service")
 
 
 def test_what_is_in_the_mirror_comes_from_there(inventory: Path) -> None:

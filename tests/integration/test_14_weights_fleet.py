@@ -55,6 +55,8 @@ def size(fleet: Fleet) -> int:
 
 def test_a_fleet_gets_it_once(hub: Hub) -> None:
     hub.forget()
+    # So that the play has something to wait for.
+    hub.fault(kind="slow", path_glob="*", bytes_per_second=1_000_000, times=1000)
     run = play("--limit", f"!{LATE.host}")
     first, *others = [snapshot(fleet) for fleet in HOSTS[:-1]]
     assert len(first.splitlines()) > 20

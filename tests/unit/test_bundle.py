@@ -1,4 +1,4 @@
-"""A bundle: its index and checksums over real files, and why a host cannot do with it."""
+"""A bundle: its index and checksums over real files, why a host cannot do with it, and how hosts come by it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.filter.newest_bundle import newest_bundle
@@ -23,6 +25,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
 )
 from ansible_collections.trtllm.fleet.plugins.modules import bundle_index
 
+ROOT = Path(__file__).resolve().parents[2]
 COMMIT = "57476bbab104d89489bd206f997f9da1c2927ce2"
 MODEL = "openai/gpt-oss-120b"
 IMAGE = "example.com/release:1.2.1"
@@ -179,7 +182,8 @@ def test_the_newest_of_several(tmp_path: Path, weights: Path, monkeypatch: pytes
     (tmp_path / "image.tar").write_text("another")
     monkeypatch.setattr("ansible_collections.trtllm.fleet.plugins.module_utils.bundle.datetime", Later)
     describe(tmp_path, weights, CONTENTS, dry=False)
-    assert newest_bundle([encoded(tmp_path), old, old])["made"] == "2099-01-01T00:00:00Z"
+    newest = newest_bundle([encoded(tmp_path), old, old])
+    assert (newest["made"], newest["content"]) == ("2099-01-01T00:00:00Z", encoded(tmp_path))
     assert newest_bundle([]) == {}
 
 
@@ -216,6 +220,7 @@ UNFIT: dict[str, tuple[dict[str, Any], list[str]]] = {
         ],
     ),
     "version": ({"packages": ["nvidia-driver-cuda=590.48.01-*"]}, ["lacks nvidia-driver-cuda=590.48.01-*"]),
+    "alone": ({"alone": True}, ["model_weights_share is false, so that no other gives it anything: set it to true"]),
     "half a copy": ({"sizes": {"bundle.json": 1}}, ["/srv/bundle lacks files, or has others than"]),
 }
 
@@ -231,6 +236,7 @@ def test_what_does_not_fit_is_told(tmp_path: Path, weights: Path, case: str) -> 
         "revision": "main",
         "image": IMAGE,
         "packages": ["docker.io", "nvidia-driver-cuda=580.159.04-*"],
+        "alone": False,
         "sizes": {path.relative_to(tmp_path).as_posix(): path.stat().st_size for path in tmp_path.rglob("*")},
     }
     assert problems(bundle, wanted) == []
@@ -245,3 +251,91 @@ def test_what_does_not_fit_is_told(tmp_path: Path, weights: Path, case: str) -> 
 def test_no_bundle_at_all() -> None:
     (problem,) = problems({}, {"bundle_dir": "/srv/bundle"})
     assert problem.startswith("bundle_dir is /srv/bundle, and no host")
+
+
+def played(folder: Path, hosts: dict[str, Any], tasks: list[dict[str, Any]], **variables: Any) -> list[dict[str, Any]]:
+    """The results by host of the tasks of a dry run whose hosts are all this machine, as somebody without any rights.
+
+    The variables are as on the command line, so that a role's own can be set too.
+    """
+    play = {"hosts": "all", "gather_facts": False, "tasks": tasks}
+    (folder / "play.yml").write_text(json.dumps([play]))
+    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
+    own = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    ran = subprocess.run(
+        [
+            Path(sys.executable).parent / "ansible-playbook",
+            f"--inventory={folder}/hosts.json",
+            f"--extra-vars={json.dumps({**own, **variables})}",
+            "--check",
+            folder / "play.yml",
+        ],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # What other callbacks write comes after it.
+    results, _end = json.JSONDecoder().raw_decode(ran.stdout)
+    return [task["hosts"] for play in results["plays"] for task in play["tasks"]]
+
+
+def test_each_host_takes_the_newest_bundle_of_its_own_directory(
+    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        describe(tmp_path, weights, {**CONTENTS, "platform": {**PLATFORM, "release": name}}, dry=False)
+        (tmp_path / "bundle.json").rename(tmp_path / name / "bundle.json")
+        monkeypatch.setattr("ansible_collections.trtllm.fleet.plugins.module_utils.bundle.datetime", Later)
+    hosts = {name: {"bundle_dir": f"{tmp_path}/{{{{ kind }}}}", "kind": name} for name in ("old", "new", "none")}
+    # Without facts of the hosts it gets no further than that.
+    tasks = [{"include_role": {"name": "trtllm.fleet.bundle", "tasks_from": "resolve"}}]
+    results = played(tmp_path, hosts, tasks, __bundle_link=str(tmp_path / "link"))
+    facts: dict[str, dict[str, Any]] = {host: {} for host in hosts}
+    for task in results:
+        for host, result in task.items():
+            facts[host].update(result.get("ansible_facts", {}))
+    assert facts["none"]["bundle_result"] == {}
+    for name in ("old", "new"):
+        assert facts[name]["bundle_result"]["platform"]["release"] == name
+        assert facts[name]["__bundle_places"] == [f"{tmp_path}/{name}"]
+
+
+def test_the_bundle_is_spread_to_a_bare_host_and_what_is_served_stays(tmp_path: Path, weights: Path) -> None:
+    describe(tmp_path, weights, CONTENTS, dry=False)
+    bundle = bundle_of(tmp_path)
+    # As the transfer leaves it, which a dry run does not do.
+    here = tmp_path / "srv/models" / bundle["manifest"]["repository"] / bundle["manifest"]["commit"]
+    for file in bundle["manifest"]["files"]:
+        (here / file["path"]).parent.mkdir(parents=True, exist_ok=True)
+        (here / file["path"]).write_bytes((tmp_path / file["path"]).read_bytes())
+    link = tmp_path / "var/lib/trtllm-fleet/bundle"
+    served = {"path": "/srv/models/served", "commit": COMMIT, "vocabulary_dir": "/srv/encodings"}
+    results = played(
+        tmp_path,
+        {"host": {}},
+        [
+            {"set_fact": {"model_weights_result": served, "bundle_result": bundle, "__bundle_places": [str(tmp_path)]}},
+            {"include_role": {"name": "trtllm.fleet.bundle", "tasks_from": "spread"}},
+            {"debug": {"var": "model_weights_result"}},
+        ],
+        bundle_dir=str(tmp_path),
+        model_weights_dir=str(tmp_path / "srv"),
+        # The tests' folder is one that units do not see.
+        __model_weights_wrong=[],
+        __bundle_link=str(link),
+    )
+    assert results[-1]["host"].get("model_weights_result") == served, results[-1]
+    changed = [task["host"] for task in results if task["host"].get("changed")]
+    assert str(link.parent) in [result.get("path") for result in changed]
+    assert [result["dest"] for result in changed if result.get("src") == str(here)] == [str(link)]
+
+
+def test_what_can_be_refused_is_refused_before_anything_is_fetched() -> None:
+    (play,) = yaml.safe_load((ROOT / "roles/bundle/tasks/main.yml").read_text())
+    tasks = [json.dumps(task) for task in play["block"]]
+    parts = ('"machine.yml"', '"resolve"', '"skopeo"', '"room.yml"', '"packages.yml"')
+    order = [part for task in tasks for part in parts if part in task]
+    assert order == list(parts)

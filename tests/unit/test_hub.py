@@ -24,7 +24,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.hub import (
     next_page,
     parse_tree,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import Manifest, RemoteFile
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import Manifest, RemoteFile, write_manifest
 from ansible_collections.trtllm.fleet.plugins.modules import hub_manifest
 from lab.origin.hub import build_repositories, server
 
@@ -517,3 +517,20 @@ def test_module_reads_a_gated_repository_with_the_right_token(lab_hub: server.Hu
     result = run(hub_url=f"http://127.0.0.1:{lab_hub.server_port}", repository="lab/gated", token=CANARY)
     assert result["gated"] is True
     assert CANARY not in json.dumps({key: value for key, value in result.items() if key != "invocation"})
+
+
+def test_module_knows_a_commit_that_the_hub_does_not_tell(lab_hub: server.HubServer, run: Run, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{lab_hub.server_port}"
+    told = run(hub_url=url, repository="openai/tiny")
+    commit, directory = told["commit"], tmp_path / told["commit"]
+    kept = {name: told[name] for name in ("repository", "commit", "files", "total_bytes")}
+    write_manifest(directory, Manifest.parse(kept))
+    nobody = {"hub_url": "http://127.0.0.1:1", "retries": 0, "known": str(directory)}
+
+    known = run(**nobody, repository="openai/tiny", revision=commit)
+    assert {name: known[name] for name in kept} == kept
+    assert "127.0.0.1:1" in json.dumps(known["warnings"])
+    for other in ({"repository": "openai/tiny", "revision": "main"}, {"repository": "lab/gated", "revision": commit}):
+        assert "127.0.0.1:1" in run(**nobody, **other)["msg"]
+    nobody["known"] = str(tmp_path / "none")
+    assert run(**nobody, repository="openai/tiny", revision=commit)["failed"]

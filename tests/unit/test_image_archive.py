@@ -24,6 +24,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.image_archive import 
 from ansible_collections.trtllm.fleet.plugins.modules import image_archive
 
 NAME = "example.com:5000/nvidia/release:1.2.1"
+LOGINS = [{"registry": "example.com:5000", "username": "me", "password": "password1"}]
 ID = "sha256:d102803f991be0f156457e94df0c144210f718d8ad1778ef476d536675ce6823"
 MANIFEST = json.dumps({"config": {"digest": ID}, "layers": [{"size": 70}, {"size": 5}]}).encode()
 INDEX = json.dumps(
@@ -116,6 +117,8 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text(
         f"""#!/bin/sh
 echo "$*" >> {folder}/log
+printf '%s ' "$(stat --format %a "$3")" > {folder}/logins
+cat "$3" >> {folder}/logins
 case $1 in
     inspect) cat {folder}/manifest || {{ echo 'level=fatal msg="manifest unknown"' >&2; exit 1; }} ;;
     copy) for last; do :; done; file=${{last#docker-archive:}}; file=${{file%%:*}}
@@ -134,7 +137,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """The module's result."""
 
     def run(**options: Any) -> dict[str, Any]:
-        arguments = {"name": NAME, "path": str(tmp_path / "bundle/image.tar"), "authfile": "/auth.json", **options}
+        arguments = {"name": NAME, "path": str(tmp_path / "bundle/image.tar"), "logins": LOGINS, **options}
         with patch_module_args(arguments), pytest.raises(SystemExit):
             image_archive.main()
         return json.loads(capsys.readouterr().out)
@@ -144,7 +147,9 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
 def copies(registry: Path) -> int:
     lines = (registry / "log").read_text().splitlines()
-    assert all("--authfile /auth.json" in line for line in lines)
+    assert (registry / "logins").read_text() == '600 {"auths": {"example.com:5000": {"auth": "bWU6cGFzc3dvcmQx"}}}'
+    authfiles = {line.split("--authfile ")[1].split()[0] for line in lines}
+    assert not [name for name in authfiles if Path(name).exists()], "no longer than the module runs"
     return sum(line.startswith("copy") for line in lines)
 
 

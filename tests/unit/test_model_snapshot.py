@@ -556,6 +556,8 @@ def test_a_source_is_linked_to_if_nobody_else_can_write_it(host: Host, mode: int
     for path in CONTENTS:
         (source / path).chmod(mode)
     kept = tree(source)
+    dry = host.stage(sources=[str(source)], check=True)
+    assert (dry["hashed_bytes"], dry["missing"]) == (0, []), "nothing is read: it may be a whole model"
     staged = host.stage(sources=[str(source), "/nowhere"])
     assert staged["missing"] == ["model-1.safetensors"]
     assert set(staged["reused"]) == CONTENTS.keys() - {"model-1.safetensors"}
@@ -655,6 +657,13 @@ def test_what_is_served_stays(three: Host) -> None:
     unit.write_text(f"ExecStart=docker run --volume {three.path(THIRD)}:/model:ro")
     served = [str(three.top / "trtllm-*.service")]
     assert three.run("verified", keep=0, keep_named_in=served)["removed"] == [str(three.path(NEW))]
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "ceph", "fuse.glusterfs"])
+def test_what_other_hosts_may_serve_stays(three: Host, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(staging, "file_system", lambda _path: FileSystem("/srv", kind, False, 0))
+    assert three.run("verified", keep=0)["removed"] == []
+    assert len(list(three.repository.iterdir())) == 3
 
 
 def test_last_used_is_last_verified(three: Host) -> None:

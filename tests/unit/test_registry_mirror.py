@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,6 +111,10 @@ def test_an_image_by_digest(tmp_path: Path) -> None:
     assert pull(tmp_path, image=image).calls[0].endswith(f"{MIRROR}/a/b@sha256:{64 * '0'}")
 
 
+def docker_pulls(image: str) -> str:
+    return f"ExecStart=/usr/bin/docker --config /etc/trtllm-fleet/docker pull --quiet {image}"
+
+
 def variables(role: str) -> dict[str, Any]:
     loader = DataLoader()
     parts = [
@@ -124,14 +130,21 @@ def render(role: str, template: str, **given: Any) -> str:
     return str(Templar(loader=DataLoader(), variables={**variables(role), **given}).template(text))
 
 
-def started(**given: Any) -> str:
-    unit = render("trtllm_server", "trtllm-image.service.j2", trtllm_server_recipe={"image": IMAGE}, **given)
+def started(image: str = IMAGE, **given: Any) -> str:
+    recipe, upstream = {"image": image}, "registry.example"
+    unit = render(
+        "trtllm_server",
+        "trtllm-image.service.j2",
+        trtllm_server_recipe=recipe,
+        trtllm_server_registry_mirror_upstream=upstream,
+        **given,
+    )
     (start,) = [line for line in unit.replace("\\\n", " ").splitlines() if line.startswith("ExecStart=")]
     return " ".join(start.split())
 
 
 def test_without_a_mirror_docker_pulls_by_itself() -> None:
-    assert started() == f"ExecStart=/usr/bin/docker --config /etc/trtllm-fleet/docker pull --quiet {IMAGE}"
+    assert started() == docker_pulls(IMAGE)
 
 
 def test_with_a_mirror_the_program_pulls() -> None:
@@ -139,6 +152,11 @@ def test_with_a_mirror_the_program_pulls() -> None:
         "ExecStart=/usr/local/lib/trtllm-fleet/pull-image /etc/trtllm-fleet/docker "
         f"{IMAGE} {MIRROR} /var/lib/trtllm-fleet/pull-image"
     )
+
+
+@pytest.mark.parametrize("image", ["other.example/nvidia/release:1.2.1", "registry.example.org/a:1", "acme/x:1"])
+def test_an_image_of_another_registry_comes_from_there(image: str) -> None:
+    assert started(image, trtllm_server_registry_mirror=MIRROR) == docker_pulls(image)
 
 
 FACTS = {
@@ -158,12 +176,141 @@ def test_nginx_is_told_what_its_release_knows(release: str, min_free: bool) -> N
     assert config.count("{") == config.count("}")
 
 
+@pytest.mark.parametrize("upstream", ["nvcr.io", "other.example"])
+def test_what_is_kept_of_one_registry_is_not_given_as_anothers(upstream: str) -> None:
+    config = render("registry_mirror", "nginx.conf.j2", ansible_facts=FACTS, registry_mirror_upstream=upstream)
+    keys = [line.split()[1] for line in config.splitlines() if "proxy_cache_key" in line]
+    assert keys == [f"{upstream}$uri$slice_range;", f"{upstream}$uri;", f"{upstream}$uri;"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({}, None),
+        ({"registry_mirror_max_size": "512M"}, None),
+        ({"registry_mirror_dir": "/srv/home", "registry_mirror_max_size": 10**11}, None),
+        ({"registry_mirror_certificate": "/etc/a.crt", "registry_mirror_key": "/etc/a.key"}, None),
+        ({"registry_mirror_max_size": "100GB"}, "registry_mirror_max_size: 100GB is no number"),
+        ({"registry_mirror_certificate": "/etc/a.crt"}, "registry_mirror_certificate and registry_mirror_key: one is"),
+        ({"registry_mirror_key": "/etc/a.key"}, "registry_mirror_certificate and registry_mirror_key: one is"),
+        ({"registry_mirror_dir": "srv/mirror"}, "registry_mirror_key: srv/mirror: the mirror wants an absolute path"),
+        ({"registry_mirror_dir": "/home"}, "registry_mirror_key: /home: the mirror wants"),
+        (
+            {"registry_mirror_certificate": "/root/a.crt", "registry_mirror_key": "/var/tmp/a.key"},
+            "registry_mirror_key: /root/a.crt, /var/tmp/a.key: the mirror wants",
+        ),
+    ],
+)
+def test_settings_that_the_mirror_would_not_run_with(settings: dict[str, Any], problem: str | None) -> None:
+    templar = Templar(loader=DataLoader(), variables={**variables("registry_mirror"), **settings})
+    problems = templar.template(trust_as_template("{{ __registry_mirror_problems }}"))
+    if problem is None:
+        assert problems == []
+    else:
+        assert len(problems) == 1
+        assert problem in problems[0]
+
+
+def tasks(name: str) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = yaml.safe_load((ROOT / f"roles/registry_mirror/tasks/{name}.yml").read_text())
+    return listed
+
+
+def test_a_configuration_that_nginx_refuses_replaces_none() -> None:
+    (written,) = [task["ansible.builtin.template"] for task in tasks("configure") if "nginx.conf" in str(task)]
+    assert written["validate"] == "/usr/sbin/nginx -t -q -c %s"
+
+
+def test_the_web_server_cannot_start_however_soon_the_run_breaks_off() -> None:
+    looked, masked, installed = tasks("install")
+    assert masked["ansible.builtin.systemd_service"] == {"name": "nginx.service", "masked": True}
+    assert masked["when"] == f"not {looked['register']}.stat.exists"
+    assert "nginx" in installed["vars"]["apt_packages_names"]
+
+
 def test_without_the_group_the_playbook_has_no_hosts() -> None:
-    plays = yaml.safe_load((ROOT / "playbooks/registry_mirror.yml").read_text())
+    (play,) = yaml.safe_load((ROOT / "playbooks/registry_mirror.yml").read_text())
 
-    def hosts(groups: dict[str, list[str]]) -> list[Any]:
+    def hosts(groups: dict[str, list[str]]) -> Any:
         templar = Templar(loader=DataLoader(), variables={"groups": groups})
-        return [templar.template(trust_as_template(play["hosts"])) for play in plays]
+        return templar.template(trust_as_template(play["hosts"]))
 
-    assert hosts({"gpu_hosts": ["gpu1"]}) == [[], []]
-    assert hosts({"gpu_hosts": ["gpu1"], "registry_mirror": ["gpu1"]}) == [["gpu1"], "gpu_hosts"]
+    assert hosts({"gpu_hosts": ["gpu1"]}) == []
+    assert hosts({"gpu_hosts": ["gpu1"], "registry_mirror": ["gpu1"]}) == "registry_mirror:gpu_hosts"
+
+
+# A connection that breaks after $ALIVE commands.
+SSH = """#!/bin/sh
+echo >> "$SPENT"
+[ "$(wc -l < "$SPENT")" -le "$ALIVE" ] || exit 255
+for command; do :; done
+exec sh -c "$command"
+"""
+LOCAL = {"ansible_connection": "local"}
+TOO_BIG = {**LOCAL, "registry_mirror_max_size": "100GB"}
+REFUSED = "Refuse what the mirror would not run with: registry_mirror_max_size: 100GB"
+
+
+class Fleet(NamedTuple):
+    status: int
+    output: str
+    served: set[str]
+
+
+def serve(folder: Path, hosts: dict[str, dict[str, str]], alive: int = 0) -> Fleet:
+    """Run the playbook dry on this machine, and a play of the GPU hosts after it: which of them that play has."""
+    ssh, playbook, inventory = folder / "ssh", folder / "play.yml", folder / "hosts.json"
+    ssh.write_text(SSH)
+    ssh.chmod(0o755)
+    tasks = [{"debug": {"msg": "{{ inventory_hostname }} serves"}}]
+    after = {"hosts": "gpu_hosts", "gather_facts": False, "tasks": tasks}
+    playbook.write_text(json.dumps([{"import_playbook": str(ROOT / "playbooks/registry_mirror.yml")}, after]))
+    groups: dict[str, Any] = {
+        group: {"hosts": {name: {} for name in hosts if part in name}}
+        for group, part in {"registry_mirror": "mirror", "gpu_hosts": "gpu"}.items()
+    }
+    inventory.write_text(json.dumps({"all": {"hosts": hosts, "children": groups}}))
+    settings = {
+        "ansible_become": False,
+        "ansible_python_interpreter": sys.executable,
+        "ansible_ssh_executable": str(ssh),
+    }
+    done = subprocess.run(
+        ["ansible-playbook", "--check", "-i", inventory, playbook, "-e", json.dumps(settings)],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "ANSIBLE_PIPELINING": "true",
+            "ANSIBLE_REMOTE_TMP": str(folder),
+            "ANSIBLE_SSH_RETRIES": "0",
+            "SPENT": str(folder / "spent"),
+            "ALIVE": str(alive),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    output = " ".join(done.stdout.split())
+    return Fleet(done.returncode, output, set(re.findall(r"(\w+) serves", output)))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        ({"mirror": TOO_BIG, "gpu1": LOCAL, "gpu2": LOCAL}, REFUSED),
+        ({"mirror_gpu": TOO_BIG}, REFUSED),
+        ({"mirror1": LOCAL, "mirror2": LOCAL, "gpu1": LOCAL}, "Refuse more than one: Group registry_mirror has 2"),
+    ],
+    ids=["apart", "on_a_gpu_host", "two"],
+)
+def test_the_fleet_serves_where_the_mirror_fails(tmp_path: Path, hosts: dict[str, dict[str, str]], said: str) -> None:
+    fleet = serve(tmp_path, hosts)
+    assert (fleet.status, fleet.served) == (0, {name for name in hosts if "gpu" in name}), fleet.output
+    assert f"what it does not give comes from the registry itself. {said}" in fleet.output
+
+
+@pytest.mark.parametrize("alive", [0, 1])
+def test_the_fleet_serves_where_the_mirrors_host_is_lost(tmp_path: Path, alive: int) -> None:
+    fleet = serve(tmp_path, {"mirror": {}, "gpu1": LOCAL}, alive)
+    # 4: a host could not be reached.
+    assert (fleet.status, fleet.served) == (4, {"gpu1"}), fleet.output

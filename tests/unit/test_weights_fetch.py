@@ -73,9 +73,10 @@ def test_who_is_no_seed_fetches_nothing_and_who_does_not_share_everything(hub: L
 
 
 @pytest.mark.parametrize(
-    ("seeds", "rank", "seconds"), [(1, 0, 120), (1, 1, 240), (1, 2, 360), (2, 1, 120), (2, 2, 240), (1, -1, 120)]
+    ("seeds", "rank", "seconds"),
+    [(1, 0, 120), (1, 1, 240), (1, 2, 360), (1, 3, 360), (1, 299, 1200), (2, 1, 120), (2, 2, 240), (1, -1, 120)],
 )
-def test_hosts_fall_back_to_the_hub_one_by_one(seeds: int, rank: int, seconds: int) -> None:
+def test_hosts_fall_back_to_the_hub_one_first_and_then_ever_more(seeds: int, rank: int, seconds: int) -> None:
     assert fetch.patience(share(seeds=seeds, rank=rank), alone=False) == seconds
     assert fetch.patience(share(seeds=seeds, rank=rank), alone=True) == 120
 
@@ -244,7 +245,7 @@ def test_killed_in_the_middle_little_is_fetched_again(hub: LabHub, host: Host) -
         served = host.manifest.total_bytes * percent // 100
         assert host.interrupt(hub, served, signal.SIGKILL) == -signal.SIGKILL
         time.sleep(0.2)
-        assert host.clients() == [], "the client goes with who watches it"
+        host.assert_no_client()
         assert not snapshot.is_locked(host.directory)
 
     assert host.fetch().returncode == 0
@@ -255,7 +256,7 @@ def test_killed_in_the_middle_little_is_fetched_again(hub: LabHub, host: Host) -
 def test_a_stop_of_the_service_is_prompt_and_told(hub: LabHub, host: Host) -> None:
     hub.fault(kind="slow", bytes_per_second=10 * MB)
     assert host.interrupt(hub, 10 * MB, signal.SIGTERM) == fetch.STOPPED
-    assert host.clients() == []
+    host.assert_no_client()
     assert host.status["state"] == "failed"
     assert "goes on from there" in host.status["message"]
 
@@ -423,11 +424,41 @@ def test_a_full_disk_is_told_at_once_and_room_is_all_it_takes(hub: LabHub, small
     assert hub.served() <= AGAIN * host.manifest.total_bytes
 
 
+LATER = time.monotonic() + 3600
+
+
+def told(host: Host, **status: Any) -> None:
+    """Say what a share program would, for as long as the test lasts."""
+    host.run_dir.mkdir(exist_ok=True)
+    (host.run_dir / plan.SHARE_STATUS).write_text(json.dumps({**status, "updated": LATER}))
+
+
+def test_a_share_program_that_has_ended_has_nothing_to_say(host: Host) -> None:
+    host.plan["share"] = vars(share(rank=60, fallback=1))
+    host.run_dir.mkdir()
+    long_ago = time.monotonic() - plan.FRESH - 1
+    (host.run_dir / plan.SHARE_STATUS).write_text(json.dumps({"connected": 299, "updated": long_ago}))
+    done = host.fetch()
+    assert done.returncode == 0, done.stderr
+    assert "The fleet has brought nothing for 1 s" in done.stdout
+    host.assert_whole()
+
+
+def test_a_host_that_no_other_answers_says_so(host: Host) -> None:
+    host.plan["share"] = vars(share(rank=1, fallback=1000))
+    told(host, connected=0)
+    with host.start() as process:
+        while host.status.get("state") != "peers":
+            time.sleep(0.05)
+        assert "open ports 6881 and 6882" in host.status["message"]
+        process.terminate()
+
+
 def test_peers_bring_everything_while_the_hub_is_left_alone(hub: LabHub, host: Host) -> None:
     host.plan["share"] = vars(share(rank=1, fallback=1))
     # The fleet gains bytes, as the share program tells, though none of them here: for longer than the two seconds that
     # this host would wait for a fleet at rest.
-    plan.write_status(str(host.run_dir / plan.SHARE_STATUS), {"progress": time.time() + 3600})
+    told(host, progress=LATER)
     with host.start() as process:
         while host.status.get("state") != "peers":
             time.sleep(0.05)
@@ -446,7 +477,7 @@ def test_peers_bring_everything_while_the_hub_is_left_alone(hub: LabHub, host: H
 
 def test_a_fleet_that_brings_nothing_is_not_waited_for(hub: LabHub, host: Host) -> None:
     host.plan["share"] = vars(share(rank=1, fallback=1))
-    plan.write_status(str(host.run_dir / plan.SHARE_STATUS), {"connected": 1})
+    told(host, connected=1)
     began = time.monotonic()
     done = host.fetch()
     assert done.returncode == 0, done.stderr
@@ -461,9 +492,7 @@ def test_a_seed_fetches_its_part_and_then_waits_for_the_others(hub: LabHub, host
     part = fetch.own_part(host.manifest.files, share(seeds=2, rank=1))
     # One of its files is in the fleet already.
     offered = part.pop(0)
-    news = {"asked": True, "offered": [offered.path], "updated": time.time() + 3600}
-    host.run_dir.mkdir()
-    (host.run_dir / plan.SHARE_STATUS).write_text(json.dumps(news))
+    told(host, asked=True, offered=[offered.path])
     with host.start() as process:
         while host.status.get("files_done", 0) < len(part) or host.status["state"] != "peers":
             assert process.poll() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,16 @@ def test_status_is_replaced_in_one_step(tmp_path: Path) -> None:
         assert json.load(before)["state"] == "hub", "who has the old one open still reads it whole"
     status = plan.read_status(str(path))
     assert status["state"] == "done"
-    assert status["updated"] > 1_700_000_000
+    assert 0 <= time.monotonic() - status["updated"] < plan.FRESH
     assert [entry.name for entry in path.parent.iterdir()] == ["weights.json"]
+
+
+def test_a_status_outlives_its_program_by_seconds_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "status")
+    plan.write_status(path, {"connected": 299})
+    later = time.monotonic() + plan.FRESH + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert plan.read_status(path) == {}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"progress": '])

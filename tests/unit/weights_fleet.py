@@ -13,10 +13,18 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights import snapshot
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights.exchange import (
+    ASK_ERRORS,
+    INDEX,
+    INDEX_LIMIT,
+    ask,
+)
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights.plan import FETCH_STATUS, SHARE_STATUS, Share
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "ansible_collections.trtllm.fleet.plugins.module_utils.weights.share"
@@ -38,16 +46,16 @@ def remote_file(path: str, content: bytes) -> snapshot.RemoteFile:
     return snapshot.RemoteFile(path, len(content), git_oid=git_oid)
 
 
-def free_port(address: str = "127.0.0.1") -> int:
-    """One that is free with the one behind it."""
+def free_port() -> int:
+    """One that nobody listens on, as on the one behind it, and that no connection is made from."""
     while True:
-        with socket.create_server((address, 0)) as first:
-            port = int(first.getsockname()[1])
-            try:
-                socket.create_server((address, port + 1)).close()
-            except OSError:
-                continue
-            return port
+        port = random.randrange(10_000, 30_000)
+        try:
+            for number in (port, port + 1):
+                socket.create_server(("", number)).close()
+        except OSError:
+            continue
+        return port
 
 
 def until(what: Callable[[], Any], describe: Callable[[], str] = lambda: "") -> Any:
@@ -72,13 +80,13 @@ class Host:
         self.plan = root / address / "weights.json"
         self.log = root / address / "log"
         self.process: subprocess.Popen[bytes] | None = None
+        defaults = {"seeds": 1, "rank": -1, "fallback": 120, "max_upload_rate": 0, "max_download_rate": 0}
+        self.share = Share(address=address, **{**defaults, **options})
         snapshot.write_manifest(self.directory, manifest)
         self.run_dir.mkdir()
         hub = dict.fromkeys(("url", "token_file", "ca_file", "proxy", "no_proxy"), "")
-        share = {"address": address, "seeds": 1, "rank": -1, "fallback": 120, "max_upload_rate": 0, **options}
-        share.setdefault("max_download_rate", 0)
         plan = {"path": str(self.directory), "hub": hub, "client": "", "workers": 1, "stall_timeout": 60}
-        self.plan.write_text(json.dumps({**plan, "attempts": 1, "max_rate": 0, "share": share}))
+        self.plan.write_text(json.dumps({**plan, "attempts": 1, "max_rate": 0, "share": asdict(self.share)}))
 
     def give(self, contents: dict[str, bytes]) -> None:
         """Let files come to their place as the hub's client has them come: whole."""
@@ -88,11 +96,23 @@ class Host:
             (self.directory / path).parent.mkdir(parents=True, exist_ok=True)
             os.replace(new, self.directory / path)
 
-    def start(self) -> None:
-        command = [sys.executable, "-m", PROGRAM, str(self.plan), "--run-dir", str(self.run_dir)]
+    def seem_to_load_from_the_hub(self) -> None:
+        """As the fetch program tells; such a host is asked more often."""
+        status = {"state": "hub", "updated": time.monotonic() + PATIENCE}
+        (self.run_dir / FETCH_STATUS).write_text(json.dumps(status))
+
+    def start(self, **constants: float) -> None:
+        """Run the program, with other values for some of its constants."""
+        changes = "".join(f"share.{name} = {value}; " for name, value in constants.items())
+        package, name = PROGRAM.rsplit(".", 1)
+        code = f"from {package} import {name}; {changes}raise SystemExit({name}.main())"
+        command = [sys.executable, *(("-c", code) if constants else ("-m", PROGRAM))]
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT / "collections")}
+                [*command, str(self.plan), "--run-dir", str(self.run_dir)],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": str(ROOT / "collections")},
             )
 
     def stop(self, number: int = signal.SIGTERM) -> int:
@@ -100,6 +120,11 @@ class Host:
         if self.process is None:
             return 0
         self.process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Its exit status, when it has ended by itself."""
+        assert self.process
         return self.process.wait(PATIENCE)
 
     def said(self) -> str:
@@ -107,7 +132,7 @@ class Host:
 
     def status(self) -> dict[str, Any]:
         try:
-            return dict(json.loads((self.run_dir / "weights-share.json").read_text()))
+            return dict(json.loads((self.run_dir / SHARE_STATUS).read_text()))
         except FileNotFoundError:
             return {}
 
@@ -120,8 +145,31 @@ class Host:
             lambda: what(self), lambda: f"{self.address}: {self.status()}, has {self.has()}, said:\n{self.said()}"
         )
 
+    def wait_for_file(self, path: str) -> None:
+        self.wait_for(lambda host: path in host.has())
+
     def wait_until_complete(self) -> None:
         self.wait_for(lambda host: len(host.has()) == len(self.manifest.files))
+
+    def next_status(self) -> dict[str, Any]:
+        before = self.status()
+        self.wait_for(lambda host: host.status() != before)
+        return self.status()
+
+    def counted(self) -> dict[str, Any]:
+        """Its status, with all bytes that moved before: the engine is asked for them when a status has been written."""
+        self.next_status()
+        return self.next_status()
+
+    def index(self) -> dict[str, Any]:
+        """What it tells the other hosts; nothing while it does not answer."""
+        try:
+            return dict(json.loads(ask(self.share, self.address, INDEX, INDEX_LIMIT)))
+        except ASK_ERRORS:
+            return {}
+
+    def content(self, path: str) -> bytes:
+        return (self.directory / path).read_bytes()
 
     def arrived(self) -> int:
         """Bytes of unfinished files."""

@@ -154,6 +154,13 @@ class Host:
                 continue
         return found
 
+    def assert_no_client(self) -> None:
+        """It goes with its parent, when the kernel gets to it."""
+        end = time.monotonic() + 60
+        while self.clients():
+            assert time.monotonic() < end, self.clients()
+            time.sleep(0.05)
+
     def assert_whole(self) -> None:
         """Every file has the hub's content and is remembered as verified, and nothing unfinished is left."""
         files = {self.directory / file.path: file for file in self.manifest.files}

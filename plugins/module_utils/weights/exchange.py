@@ -54,7 +54,7 @@ class Index:
             document = json.loads(body)
             whole, loading = (frozenset(document[key]).intersection(names) for key in ("files", "loading"))
             return cls(whole, loading, int(document["done_bytes"]), bool(document["hub"]))
-        except (TypeError, KeyError, RecursionError) as error:
+        except (TypeError, KeyError, RecursionError, OverflowError) as error:
             raise ValueError(f"no index: {error!r}") from error
 
 

@@ -65,6 +65,10 @@ SPEED_WINDOW = 20.0
 # Stalls after which the client goes without Xet, the storage that large files come from if the hub has it.
 XET_STALLS = 2
 LINE_LIMIT = 300
+NOBODY = (
+    "No other host answers. Where that does not change, open ports {} and {} between the hosts, and read "
+    "journalctl --unit=trtllm-weights-share there."
+)
 KEPT = "What has arrived is kept, and the next run goes on from there."
 STOPPED = 128 + signal.SIGTERM
 
@@ -184,12 +188,19 @@ def own_part(files: Sequence[RemoteFile], share: Share | None) -> list[RemoteFil
     return sorted(files, key=lambda file: (-file.size, file.path))[share.rank :: share.seeds]
 
 
-def patience(share: Share, alone: bool) -> float:
-    """Seconds without a byte gained in the fleet until this host goes to the hub: the hosts do so one by one.
+def has_content(path: str) -> bool:
+    """Whether there is such a file, and something in it."""
+    return os.path.isfile(path) and os.path.getsize(path) > 0
 
+
+def patience(share: Share, alone: bool) -> float:
+    """Seconds without a byte gained in the fleet until this host goes to the hub: first one host, then twice as many.
+
+    So a fleet whose seed has died has one new one, and one that lost half its hosts does not wait for each of those.
     A host that no other answers has nothing from it when another one goes first.
     """
-    return share.fallback * (1 + (0 if alone else max(0, share.rank - share.seeds + 1)))
+    behind = 0 if alone else max(0, share.rank - share.seeds + 1)
+    return share.fallback * (1 + behind.bit_length())
 
 
 class Speed:
@@ -465,7 +476,8 @@ class Fetch:
 
     def offered(self) -> set[str]:
         """Paths of the missing files that the fleet has already; a seed has no need to fetch these from the hub."""
-        began, end = time.time(), time.monotonic() + ASKING
+        began = time.monotonic()
+        end = began + ASKING
         while time.monotonic() < end:
             news = read_status(str(self.run_dir / SHARE_STATUS))
             if news.get("asked") and news["updated"] > began:
@@ -476,15 +488,16 @@ class Fetch:
 
     def from_peers(self, share: Share) -> None:
         """Wait while the fleet brings what is missing; return when all is there, or no byte has come for too long."""
-        moved, had = time.time(), -1
+        moved, had = time.monotonic(), -1
         while self.missing(self.manifest.files):
-            self.tell("peers")
-            if self.status.done_bytes != had:
-                moved, had = time.time(), self.status.done_bytes
             told = read_status(str(self.run_dir / SHARE_STATUS))
+            alone = not told.get("connected")
+            self.tell("peers", NOBODY.format(share.port, share.port + 1) if alone else "")
+            if self.status.done_bytes != had:
+                moved, had = time.monotonic(), self.status.done_bytes
             moved = max(moved, told.get("progress", 0))
-            limit = patience(share, alone=not told.get("connected"))
-            if time.time() - moved > limit:
+            limit = patience(share, alone)
+            if time.monotonic() - moved > limit:
                 self.say(f"The fleet has brought nothing for {time_text(round(limit))}: the rest comes from the hub.")
                 return
             time.sleep(TICK)
@@ -523,7 +536,7 @@ class Fetch:
     def trouble(self, lines: Sequence[str]) -> Trouble:
         if disk_is_full(lines):
             return self.no_space()
-        with_token = bool(self.plan.hub.token_file) and os.path.getsize(self.plan.hub.token_file) > 0
+        with_token = has_content(self.plan.hub.token_file)
         return diagnose(lines, self.plan, self.manifest, with_token)
 
     def no_space(self) -> Trouble:

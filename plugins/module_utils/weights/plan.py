@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 RUN_DIR = "/run/trtllm-fleet"
 FETCH_STATUS = "weights.json"
 SHARE_STATUS = "weights-share.json"
+FRESH = 10.0  # seconds; an older status tells of a program that has ended
 
 Part = TypeVar("Part")
 
@@ -26,7 +27,7 @@ class PlanError(Exception):
 
 @dataclass(frozen=True)
 class HubAccess:
-    """Where the files are, and the way there. ``token_file`` may be empty; empty strings mean: none, ``url`` too."""
+    """Where the files are, and the way there. The token file may be missing. Empty strings: none, ``url`` too."""
 
     url: str
     token_file: str
@@ -136,18 +137,21 @@ class FetchStatus:
 
 
 def write_status(path: str, status: Mapping[str, Any]) -> None:
-    """Replace a status file in one step, with the time in it. Raises OSError."""
+    """Replace a status file in one step, with the time in it. Raises OSError.
+
+    It is time.monotonic(), which all processes of a boot share, and which nobody sets; the file goes with the boot.
+    """
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path + ".new", "w", encoding="utf-8") as target:
-        json.dump({**status, "updated": time.time()}, target)
+        json.dump({**status, "updated": time.monotonic()}, target)
     os.replace(path + ".new", path)
 
 
 def read_status(path: str) -> dict[str, Any]:
-    """What a status file says; empty when there is none, or none that can be read."""
+    """What a program that runs says in its status file; empty when there is none."""
     try:
         with open(path, encoding="utf-8") as source:
-            document = json.load(source)
-    except (OSError, ValueError):
+            document = dict(json.load(source))
+    except (OSError, ValueError, TypeError):
         return {}
-    return document if isinstance(document, dict) else {}
+    return document if time.monotonic() - document.get("updated", -FRESH) <= FRESH else {}

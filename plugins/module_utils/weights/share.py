@@ -71,7 +71,6 @@ LOCK = "lock"  # in ARRIVING; nothing that arrives has such a name
 LOOK, IDLE = 0.5, 2.0  # seconds between two looks, while something is missing here and otherwise
 TICK = 0.05  # seconds, while something is under way in a thread
 REPORT_INTERVAL = 10.0
-FRESH = 10.0  # a status that is older tells of a program that has ended
 STALLED = 15.0
 RETRY = 10.0
 CONNECT = 5.0
@@ -159,6 +158,7 @@ class Sharing:
         self.due = self.connected = self.reported = self.hindered = 0.0
         self.reported_bytes = (0, 0)
         self.sought: set[str] = set()
+        self.liars: set[str] = set()  # hosts whose description of a file led to something else
         self.had = 0
 
     def say(self, text: str) -> None:
@@ -383,8 +383,9 @@ class Sharing:
 
         What this host itself is to fetch from the hub, it takes only from hosts that have it whole.
         """
+        useless = item.tried | self.liars
         indexes = {
-            peer.address: peer.index for peer in self.peers.values() if peer.index and peer.address not in item.tried
+            peer.address: peer.index for peer in self.peers.values() if peer.index and peer.address not in useless
         }
         whole = [address for address, index in indexes.items() if item.name in index.whole]
         if whole or item.name in self.own:
@@ -478,6 +479,7 @@ class Sharing:
             else:
                 self.say(f"What came as {item.file.path}, as {item.source} describes it, is something else.")
                 item.refused.add(item.metadata)
+                self.liars.add(item.source)
                 self.drop(item)
                 path.unlink()
 
@@ -550,8 +552,9 @@ class Sharing:
                     peer.failures += 1
                     peer.due = time.monotonic() + retry_pause(peer.failures)
                     return
-                if before and peer.index.done_bytes > before.done_bytes:
-                    self.status.progress = time.time()
+                # What is said beyond the model's size is no progress.
+                if before and before.done_bytes < peer.index.done_bytes <= self.manifest.total_bytes:
+                    self.status.progress = time.monotonic()
                 if not before or peer.index.whole != before.whole:
                     self.due = 0
                 peer.failures = 0
@@ -564,8 +567,6 @@ class Sharing:
     def publish(self) -> None:
         """Tell the others what is here."""
         fetched = read_status(str(self.run_dir / FETCH_STATUS))
-        if time.time() > fetched.get("updated", 0) + FRESH:
-            fetched = {}
         shared = [item for item in self.items.values() if item.handle is not None]
         whole = [item for item in shared if item.phase == "seeding"]
         here = sum(item.file.size if item.phase == "seeding" else item.done for item in shared)
@@ -580,7 +581,7 @@ class Sharing:
             **{f"/{item.name}.torrent": item.metadata for item in shared},
         }
         if index.done_bytes > self.had:
-            self.status.progress = time.time()
+            self.status.progress = time.monotonic()
         self.had = index.done_bytes
 
     def tell(self) -> None:

@@ -34,6 +34,9 @@ LOCK = f"{STATE}/lock"
 # Where the marker goes if the snapshot cannot be written: STATE on a host of ours.
 FALLBACK = Path("/var/lib/trtllm-fleet/verified")
 MOUNTS = Path("/proc/self/mountinfo")
+# As mount(8) names them, without the "fuse." of those that have it.
+NETWORK: tuple[str, ...] = ("9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs")
+NETWORK += ("nfs4", "ocfs2", "smb3", "sshfs", "virtiofs", "wekafs")
 
 # What a read-only mount answers, and an export that lets this host only read.
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -430,6 +433,11 @@ class FileSystem:
     type: str
     read_only: bool
     free_bytes: int
+
+    @property
+    def network(self) -> bool:
+        """Whether other hosts may have it too, by its type."""
+        return self.type.removeprefix("fuse.") in NETWORK
 
 
 def file_system(path: Path) -> FileSystem:

@@ -93,7 +93,7 @@ def stage(
             return Outcome(found, 0, found.wanted, busy=True)
         found = verify(directory, manifest, full, keep_marks=not dry)
         _check_place(directory, place, found.wanted)
-        donors, hashed_bytes = _find_donors(directory, found.wanted, sources, durable=not dry)
+        donors, hashed_bytes = _find_donors(directory, found.wanted, sources, dry)
         outcome = Outcome(found, found.hashed_bytes + hashed_bytes, found.wanted)
         if place.read_only:
             return outcome
@@ -124,21 +124,24 @@ def prove(
 ) -> Outcome:
     """Verify every file. If all are good, set modes, and remove other snapshots but for the ``keep`` used last.
 
-    Those that a file of the globs ``named_in`` names stay as well.
+    Those that a file of the globs ``named_in`` names stay as well, and on a network file system all of them.
 
     Raises SnapshotError and OSError.
     """
     _check_name(directory, manifest)
     found = verify(directory, manifest, full, keep_marks=not dry)
     outcome = Outcome(found, found.hashed_bytes, found.wanted)
-    if found.wanted or file_system(directory).read_only:
+    place = file_system(directory)
+    if found.wanted or place.read_only:
         return outcome
     outcome.steps += _tidy(directory, manifest, dry)
     if not dry:
         with suppress(FileNotFoundError):
             os.utime(directory / MANIFEST)  # the time that it was used last
     named = [Path(path).read_text(errors="replace") for pattern in named_in for path in glob(pattern)]
-    for other in _finished(directory, manifest.repository)[keep:] if keep is not None else ():
+    # Other hosts do not say here what they serve.
+    others = _finished(directory, manifest.repository)[keep:] if keep is not None and not place.network else []
+    for other in others:
         if not any(str(other) in text for text in named) and remove(other, dry):
             outcome.removed.append(str(other))
             outcome.steps.append(f"remove {other}")
@@ -182,9 +185,13 @@ def describe(found: Findings, count: int) -> str:
     parts = []
     for kind, files in kinds:
         if files:
-            more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-            parts.append(f"{len(files)} {kind}: {', '.join(file.path for file in files[:3])}{more}")
+            parts.append(f"{len(files)} {kind}: {few([file.path for file in files])}")
     return f"Of {count} files, " + "; ".join(parts)
+
+
+def few(names: Sequence[str]) -> str:
+    """The first three, and how many more."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _check_name(directory: Path, manifest: Manifest) -> None:
@@ -275,9 +282,12 @@ def _finished(directory: Path, repository: str) -> list[Path]:
 
 
 def _find_donors(
-    directory: Path, wanted: Sequence[RemoteFile], sources: Sequence[Path], durable: bool
+    directory: Path, wanted: Sequence[RemoteFile], sources: Sequence[Path], dry: bool
 ) -> tuple[dict[str, Donor], int]:
-    """For wanted files, by path, files of this host with their content, and how many bytes had to be hashed for it."""
+    """For wanted files, by path, files of this host with their content, and how many bytes had to be hashed for it.
+
+    Nothing is remembered of a source, which may be a whole model: a dry run takes what has the size.
+    """
     found: dict[str, Donor] = {}
     hashed_bytes = 0
     siblings = _siblings(directory)
@@ -292,11 +302,11 @@ def _find_donors(
             # A link to a file that another user can write would let that user change a verified snapshot.
             private = status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == FILE_MODE
             donor = Donor(path, mark(status, file.digest), status.st_dev == device and (ours or private))
-            if marks.get(name) == donor.mark:
+            if marks.get(name) == donor.mark or (dry and not ours):
                 found[file.path] = donor
             else:
                 doubtful.append((file, donor))
-        digests = digests_of({donor.path: file for file, donor in doubtful}, durable=durable)
+        digests = digests_of({donor.path: file for file, donor in doubtful}, durable=not dry)
         hashed_bytes += sum(file.size for file, donor in doubtful)
         found.update((file.path, donor) for file, donor in doubtful if digests[donor.path] == file.digest)
     return found, hashed_bytes
