@@ -55,8 +55,8 @@ def digests(fleet: Fleet) -> list[str]:
 
 def pull_again(fleet: Fleet) -> str:
     """Have the pull's unit bring the image anew; what it then has to tell."""
-    fleet.shell(f"docker rmi --force {IMAGE}; systemctl start trtllm-image.service")
-    return fleet.shell("cat /var/lib/trtllm-fleet/pull-image", check=False)
+    fleet.shell(f"docker rmi --force {IMAGE}; systemctl start trtllm-image-release.service")
+    return fleet.shell("cat /var/lib/trtllm-fleet/trtllm-image-release", check=False)
 
 
 def origin(script: str) -> str:
@@ -107,7 +107,7 @@ def test_the_image_crosses_the_wan_once(inventory: Path) -> None:
     (digest,) = re.findall(r"(?i)^docker-content-digest: (\S+)", head, re.MULTILINE)
     for fleet in (MIRROR, OTHER):
         assert digests(fleet) == [digest]
-        assert fleet.shell("ls -d /run/trtllm-image /var/lib/trtllm-fleet/pull-image 2>/dev/null", check=False) == ""
+        assert fleet.shell("ls -d /run/trtllm-image-release /var/lib/trtllm-fleet/trtllm-image-release 2>/dev/null", check=False) == ""
 
 
 def test_only_the_mirror_listens(inventory: Path) -> None:
@@ -147,13 +147,13 @@ def test_an_image_of_another_registry_comes_from_there(inventory: Path) -> None:
     try:
         OTHER.shell(f"docker rmi --force {IMAGE}")
         play(inventory, "--limit", OTHER.host)
-        assert "pull-image" not in OTHER.shell("systemctl cat trtllm-image.service")
+        assert "pull-image" not in OTHER.shell("systemctl cat trtllm-image-release.service")
         assert digests(OTHER)
     finally:
         MIRROR.shell(f"mv {note}.kept {note}")
     OTHER.shell(f"docker rmi --force {IMAGE}")
     play(inventory)
-    assert "pull-image" in OTHER.shell("systemctl cat trtllm-image.service")
+    assert "pull-image" in OTHER.shell("systemctl cat trtllm-image-release.service")
 
 
 def test_what_is_in_the_mirror_comes_from_there(inventory: Path) -> None:
@@ -184,7 +184,7 @@ def test_no_mirror(inventory: Path) -> None:
     # The mirror is left out of the run, which would start it.
     run = play(inventory, "--limit", OTHER.host)
     assert f"did not give {IMAGE}. It comes from registry.origin.test." in " ".join(run.output.split())
-    assert "did not give" in OTHER.shell("journalctl --unit=trtllm-image --priority=warning --output=cat")
+    assert "did not give" in OTHER.shell("journalctl --unit=trtllm-image-release --priority=warning --output=cat")
     assert sent(began)
     assert digests(OTHER) == before
 

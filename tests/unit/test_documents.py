@@ -187,7 +187,7 @@ def deployed(recipe: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
         "serving_recipe_result": recipe,
         "model_weights_result": {"path": "/models/weights", "vocabulary_dir": "/models/encodings"},
         "nvidia_container_toolkit_gpu_access": "cdi",
-        "__trtllm_server_inspect": {"stdout": ""},
+        "container_image_result": recipe["image"],
         # As the documents have it.
         "trtllm_server_listen_address": "0.0.0.0",
     }

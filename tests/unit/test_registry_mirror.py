@@ -16,7 +16,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "roles/trtllm_server/files/pull-image"
+PROGRAM = ROOT / "roles/container_image/files/pull-image"
 IMAGE = "registry.example/nvidia/release:1.2.1"
 MIRROR = "10.0.0.5:5000"
 MIRRORED = "10.0.0.5:5000/nvidia/release:1.2.1"
@@ -131,14 +131,8 @@ def render(role: str, template: str, **given: Any) -> str:
 
 
 def started(image: str = IMAGE, **given: Any) -> str:
-    recipe, upstream = {"image": image}, "registry.example"
-    unit = render(
-        "trtllm_server",
-        "trtllm-image.service.j2",
-        trtllm_server_recipe=recipe,
-        trtllm_server_registry_mirror_upstream=upstream,
-        **given,
-    )
+    told = {"container_image_name": image, "container_image_mirror_upstream": "registry.example", **given}
+    unit = render("container_image", "pull.service.j2", **told)
     (start,) = [line for line in unit.replace("\\\n", " ").splitlines() if line.startswith("ExecStart=")]
     return " ".join(start.split())
 
@@ -148,15 +142,15 @@ def test_without_a_mirror_docker_pulls_by_itself() -> None:
 
 
 def test_with_a_mirror_the_program_pulls() -> None:
-    assert started(trtllm_server_registry_mirror=MIRROR) == (
+    assert started(container_image_mirror=MIRROR) == (
         "ExecStart=/usr/local/lib/trtllm-fleet/pull-image /etc/trtllm-fleet/docker "
-        f"{IMAGE} {MIRROR} /var/lib/trtllm-fleet/pull-image"
+        f"{IMAGE} {MIRROR} /var/lib/trtllm-fleet/trtllm-image-release"
     )
 
 
 @pytest.mark.parametrize("image", ["other.example/nvidia/release:1.2.1", "registry.example.org/a:1", "acme/x:1"])
 def test_an_image_of_another_registry_comes_from_there(image: str) -> None:
-    assert started(image, trtllm_server_registry_mirror=MIRROR) == docker_pulls(image)
+    assert started(image, container_image_mirror=MIRROR) == docker_pulls(image)
 
 
 FACTS = {
