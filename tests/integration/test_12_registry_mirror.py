@@ -107,7 +107,8 @@ def test_the_image_crosses_the_wan_once(inventory: Path) -> None:
     (digest,) = re.findall(r"(?i)^docker-content-digest: (\S+)", head, re.MULTILINE)
     for fleet in (MIRROR, OTHER):
         assert digests(fleet) == [digest]
-        assert fleet.shell("ls -d /run/trtllm-image-release /var/lib/trtllm-fleet/trtllm-image-release 2>/dev/null", check=False) == ""
+        left = "ls -d /run/trtllm-image-release /var/lib/trtllm-fleet/trtllm-image-release 2>/dev/null"
+        assert fleet.shell(left, check=False) == ""
 
 
 def test_only_the_mirror_listens(inventory: Path) -> None:
