@@ -60,7 +60,7 @@ TICK = 1.0
 CLIENT_TICK = 0.1
 REPORT_INTERVAL = 10.0
 # What the share program may need to ask every host of the fleet what it has.
-ASKING = 15.0
+ASKING = 60.0
 SPEED_WINDOW = 20.0
 # Stalls after which the client goes without Xet, the storage that large files come from if the hub has it.
 XET_STALLS = 2
