@@ -438,3 +438,14 @@ def test_tokenizer_can_write_every_byte_and_every_merge() -> None:
     for left, right in tokenizer["model"]["merges"]:
         assert {left, right, left + right} <= set(vocabulary)
     assert (special["<|return|>"], special["<|call|>"]) == (200002, 200012)
+
+
+def test_a_branch_moves(hub: LabHub) -> None:
+    older, newer = hub.ask("/_lab/refs").document["openai/tiny"]["commits"]
+    for commit in (older, newer):
+        move = {"repository": "openai/tiny", "ref": "main", "commit": commit}
+        reply = hub.ask("/_lab/refs", "POST", json.dumps(move))
+        assert reply.document["openai/tiny"]["refs"] == {"main": commit}
+        assert hub.ask("/api/models/openai/tiny/revision/main").document["sha"] == commit
+    wrong = {"repository": "openai/tiny", "ref": "main", "commit": "f" * 40}
+    assert hub.ask("/_lab/refs", "POST", json.dumps(wrong)).status == 404

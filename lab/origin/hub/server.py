@@ -13,7 +13,9 @@ X-Forwarded-Proto and Host on (and needs `proxy_buffering off`, or a client woul
 Files are served over plain HTTP, without the headers that would send a client to Xet storage.
 
 Tests steer it: POST /_lab/faults adds a fault (see `Fault`), GET lists them, DELETE removes them and ends all stalls;
-GET /_lab/requests lists what was asked and answered (`seconds` is null until the answer ends), DELETE empties the list.
+GET /_lab/requests lists what was asked and answered (`seconds` is null until the answer ends), DELETE empties the list;
+GET /_lab/refs has the branches and the commits, oldest first, of every repository, POST {"repository", "ref", "commit"}
+moves a branch.
 """
 
 from __future__ import annotations
@@ -316,6 +318,8 @@ class Handler(BaseHTTPRequestHandler):
                 with self.hub.lock:
                     self.hub.requests.clear()
                 self.send_document([])
+            case (("GET" | "POST"), ["_lab", "refs"]):
+                self.send_document(self.lab_refs())
             case "GET", ["api", "whoami-v2"]:
                 self.send_document(self.whoami())
             case "GET", ["api", "models", owner, name]:
@@ -513,6 +517,16 @@ class Handler(BaseHTTPRequestHandler):
             self.hub.set_faults(None)
         with self.hub.lock:
             return [dataclasses.asdict(fault) for fault in self.hub.faults]
+
+    def lab_refs(self) -> dict[str, Any]:
+        if self.command == "POST":
+            wanted = json.loads(self.body)
+            repository = self.repository(*wanted["repository"].split("/"))
+            repository.refs[wanted["ref"]] = repository.commit_of(wanted["commit"])
+        return {
+            name: {"refs": repository.refs, "commits": list(repository.commits)}
+            for name, repository in self.hub.repositories.items()
+        }
 
 
 def invalid_token() -> HubError:
