@@ -418,7 +418,7 @@ def test_a_part_of_disaggregated_serving_is_told() -> None:
     lines = serving_plan(["a"], {"a": {**host, "serving_recipe_gpus": [4, 5, 6, 7]}})["text"].splitlines()
     assert "  recipe     dynamo_guide_decode-b200x4, as the document dynamo_guide_decode has it" in lines
     assert "  worker     decode, a part of disaggregated serving; site.yml refuses it" in lines
-    assert "  instances  serve-0  port 8000  GPUs 4, 5, 6, 7" in lines
+    assert "  instances  decode-0  port 8000  GPUs 4, 5, 6, 7" in lines
     assert "  worker" not in text_of({"a": planned()})
 
 
