@@ -52,7 +52,7 @@ RAW_HARMONY = re.compile(
 STABLE = "active, and not restarted since this check began"
 
 HINT_JOURNAL = "The server's log says why: the journal of its unit"
-HINT_KEY = "Set api_key (in trtllm_server_check) to a key that this endpoint accepts"
+HINT_KEY = "Set api_key (in trtllm_server_check or dynamo_check) to a key that this endpoint accepts"
 HINT_ADDRESS = "Check base_url: another program may answer on this port"
 HINT_VOCABULARY = (
     "A 400 on chat while /health answers 200 usually means that the harmony vocabulary is missing: set "
@@ -63,7 +63,7 @@ HINT_IMAGE = (
     "This server does not parse harmony (images before 1.1, or DISABLE_HARMONY_ADAPTER): set serving_recipe_image"
 )
 HINT_RAW = f"{HINT_IMAGE}, or harmony: false (in trtllm_server_check) to take its raw text for the answer"
-HINT_MAX_TOKENS = "Raise max_tokens (in trtllm_server_check): the answer ended inside the reasoning"
+HINT_MAX_TOKENS = "Raise max_tokens (in trtllm_server_check or dynamo_check): the answer ended inside the reasoning"
 HINT_WORKERS = (
     "Workers that do not connect: see the journals of their units; their etcd (ETCD_ENDPOINTS) and namespace must be "
     "the frontend's, and the component must have this name in this release of Dynamo (tensorrt_llm before 1.3, backend "
@@ -125,6 +125,7 @@ class Expectation:
     instance_address: str = ""
     disaggregated: bool = False
     prefill_metrics: Sequence[str] = ()
+    last_stage: str | None = None
 
     @property
     def dynamo(self) -> bool:
@@ -138,6 +139,10 @@ class Expectation:
 
     def __post_init__(self) -> None:
         """Raises ValueError, naming the option, for expectations that no endpoint can meet."""
+        if not self.model and not self.last_stage:
+            raise ValueError("model is not set; set it to the one to ask, or last_stage to end before it is asked")
+        if self.last_stage == "instances" and not self.instances:
+            raise ValueError("last_stage is instances without instances, which says what has to be there")
         try:
             re.compile(self.expected_text)
         except re.error as error:
@@ -314,7 +319,7 @@ class Verification:
         if self._wanted.unit:
             stages.insert(0, ("unit", self._active, math.inf))
         for id, attempt, limit in stages:
-            if not self._stage(id, attempt, limit):
+            if not self._stage(id, attempt, limit) or id == self._wanted.last_stage:
                 break
         else:
             if self._completion is not None:  # which it is not after the last stage
@@ -402,7 +407,7 @@ class Verification:
 
     def _health(self) -> Check:
         expected = "HTTP 200 from /health"
-        starting = f"{HINT_JOURNAL}. If it is still loading, raise timeout (trtllm_server_start_timeout)"
+        starting = f"{HINT_JOURNAL}. If it is still loading, raise timeout (trtllm_server_start_timeout, dynamo_start_timeout)"
         try:
             reply = self._client.get("/health", self._deadline.within(POLL_SECONDS))
         except (NotListening, OutOfTime) as error:

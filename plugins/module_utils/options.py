@@ -101,6 +101,11 @@ def image_tag(image: str) -> str | None:
     return _name_and_tag(image)[1] or None
 
 
+def image_name(image: str) -> str:
+    """The last component of an image reference."""
+    return _name_and_tag(image)[0]
+
+
 def _name_and_tag(image: str) -> tuple[str, str]:
     """The last component of an image reference, and its tag, empty without one."""
     name, _colon, tag = image.split("@", 1)[0].rsplit("/", 1)[-1].partition(":")

@@ -41,9 +41,17 @@ options:
     type: str
     default: http://127.0.0.1:8000
   model:
-    description: The model id that the endpoint has to list, and that is asked.
+    description: The model id that the endpoint has to list, and that is asked. Required without O(last_stage).
     type: str
-    required: true
+    default: ''
+  last_stage:
+    description:
+      - End well after this stage, where there is no model to ask yet. What the later ones need is not looked at.
+      - V(health) waits for a worker of NVIDIA Dynamo, when O(base_url) is its own system port (C(DYN_SYSTEM_PORT)). It
+        answers 503 while its engine loads, and with C(DYN_SYSTEM_USE_ENDPOINT_HEALTH_STATUS) 200 after that.
+      - V(instances) waits until the frontend of Dynamo lists its workers.
+    type: str
+    choices: [health, instances]
   unit:
     description:
       - The systemd unit on this host that is the endpoint. It must become active and stay the same invocation during
@@ -184,6 +192,13 @@ EXAMPLES = r"""
     max_ttft: 0.5
     min_tokens_per_second: 100
   delegate_to: localhost
+
+- name: Wait until a worker of Dynamo has loaded its engine
+  trtllm.fleet.endpoint_check:
+    base_url: http://10.0.0.1:9100
+    unit: trtllm-dynamo-prefill-0
+    last_stage: health
+    timeout: 1800
 
 - name: Prove that Dynamo serves with two prefill workers and one decode worker, each doing its part
   trtllm.fleet.endpoint_check:
@@ -329,7 +344,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import S
 JOURNAL_IN_MESSAGE = 15
 
 EXPECTATION_SPEC = dict(
-    model=dict(type="str", required=True),
+    model=dict(type="str", default=""),
+    last_stage=dict(type="str", choices=["health", "instances"]),
     unit=dict(type="str", default=""),
     api=dict(type="str", default="chat", choices=["chat", "responses", "completions"]),
     prompt=dict(type="str", default="Where is New York? Answer in one sentence."),

@@ -1,16 +1,16 @@
-"""Makes ``ansible_collections.trtllm.fleet`` importable from a checkout, through the committed link."""
+"""Makes the collection of a checkout known, through the committed link, to Python and to Ansible's templates."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+from ansible.plugins.loader import init_plugin_loader
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 
-sys.path.insert(0, str(ROOT / "collections"))
+init_plugin_loader([str(ROOT / "collections")])
 
 # The same examples in every run, however busy the machine is.
 set_hypothesis_home_dir(ROOT / ".cache/hypothesis")

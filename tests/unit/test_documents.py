@@ -178,7 +178,7 @@ def server_role() -> tuple[dict[str, Any], dict[str, str]]:
     return {**parts[0], **parts[1]}, files
 
 
-def deployed(recipe: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
+def deployed(recipe: dict[str, Any], access: str = "cdi") -> tuple[dict[str, str], list[str]]:
     """What role trtllm_server writes for a recipe, rendered by Ansible itself: files by name, a unit per instance."""
     role, files = server_role()
     variables = {
@@ -186,7 +186,7 @@ def deployed(recipe: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
         # What the roles before it tell on a host.
         "serving_recipe_result": recipe,
         "model_weights_result": {"path": "/models/weights", "vocabulary_dir": "/models/encodings"},
-        "nvidia_container_toolkit_gpu_access": "cdi",
+        "nvidia_container_toolkit_gpu_access": access,
         "container_image_result": recipe["image"],
         # As the documents have it.
         "trtllm_server_listen_address": "0.0.0.0",

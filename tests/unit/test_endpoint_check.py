@@ -842,6 +842,34 @@ def test_instances_that_do_not_come(
     assert "/v1/models" not in fake.paths()
 
 
+# What a worker answers at its own system port.
+NOT_READY = reply(503, {"status": "notready", "endpoints": {"generate": "notready"}})
+READY = reply(200, {"status": "ready", "endpoints": {"generate": "ready"}})
+
+
+def test_last_stage_waits_for_a_worker(run: Run) -> None:
+    with FakeOpenAI({"/health": [NOT_READY, NOT_READY, READY]}) as fake:
+        result = run(fake, FakeSystemd("running"), model="", last_stage="health", timeout=30)
+    assert (result["ok"], result["stage"], ids(result)) == (True, "done", ["unit", "health"])
+    assert (result["model"], result["completion"]) == (None, None)
+    assert fake.paths() == ["/health"] * 3
+
+
+def test_last_stage_ends_with_a_unit_that_dies(run: Run) -> None:
+    with FakeOpenAI({"/health": [NOT_READY]}) as fake:
+        result = run(fake, FakeSystemd("running", "running", "failed"), model="", last_stage="health", timeout=AT_ONCE)
+    assert (result["failed"], result["stage"]) == (True, "health")
+    assert result["journal"] != []
+
+
+def test_last_stage_needs_the_stages_before(run: Run) -> None:
+    with FakeOpenAI({"/health": [frontend_health(), BOTH]}) as fake:
+        result = run(fake, model="", last_stage="instances", instances=INSTANCES, timeout=30)
+        unhealthy = run(f"{fake.url}/no", model="", last_stage="instances", instances=INSTANCES)
+    assert (result["ok"], ids(result)) == (True, ["health", "instances"])
+    assert (unhealthy["failed"], ids(unhealthy)) == (True, ["health"])
+
+
 @pytest.mark.parametrize(
     ("workers", "options"),
     [
@@ -1120,6 +1148,8 @@ def test_tls_with_a_private_authority(run: Run, tmp_path: Path) -> None:
         ({"api": "completions", "reasoning_effort": "low"}, "reasoning_effort is low with api completions"),
         ({"stream": False, "max_ttft": 1}, "max_ttft is set with stream false"),
         ({"max_tokens": 0}, "max_tokens is 0; it must be 1 or more"),
+        ({"model": ""}, "model is not set; set it to the one to ask, or last_stage"),
+        ({"last_stage": "instances"}, "last_stage is instances without instances"),
         ({"timeout": 0}, "timeout is 0; it must be above 0 seconds"),
         ({"interval": -1}, "interval is -1; it must be above 0 seconds"),
         (

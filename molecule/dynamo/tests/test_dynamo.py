@@ -1,0 +1,91 @@
+"""What an operator would look at by hand: systemd, sockets, the disk and the API, not the role's variables."""
+
+import json
+import re
+
+import pytest
+
+PARTS = ["etcd", "nats", "frontend", "prefill-0", "decode-0"]
+API = "http://127.0.0.1:8000"
+MODEL = "openai/gpt-oss-120b"
+
+
+def request(host, path, body=None):
+    """Decoded body of one request that has to be answered with 200, sent from the host itself."""
+    data = f"--header 'Content-Type: application/json' --data '{json.dumps(body)}'" if body else ""
+    return json.loads(host.check_output(f"curl --silent --show-error --fail --max-time 60 {data} {API}{path}"))
+
+
+def sockets(host, part):
+    """Local addresses of what the part's processes listen on, TCP and UDP, with their ports."""
+    processes = set(host.check_output(f"docker top trtllm-dynamo-{part} -e -o pid").split()[1:])
+    lines = host.check_output("ss --listening --numeric --tcp --udp --processes --no-header").splitlines()
+    return [line.split()[4] for line in lines if processes & set(re.findall(r"pid=(\d+)", line))]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_unit_runs_starts_at_boot_and_never_had_to_be_restarted(host, part):
+    unit = f"trtllm-dynamo-{part}.service"
+    shown = host.check_output(f"systemctl show {unit} --property=ActiveState,UnitFileState,Restart,NRestarts --value")
+    assert sorted(shown.split()) == ["0", "active", "always", "enabled"]
+
+
+def test_no_unit_failed_and_there_is_no_other(host):
+    assert host.check_output("systemctl --failed --no-legend --plain") == ""
+    units = host.check_output("systemctl list-units --all --no-legend --plain 'trtllm-dynamo-*.service'").splitlines()
+    assert {line.split()[0] for line in units} == {f"trtllm-dynamo-{part}.service" for part in PARTS}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_socket_is_on_loopback(host, part):
+    found = sockets(host, part)
+    assert found
+    assert {address.rpartition(":")[0] for address in found} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize(("part", "gpus"), [("prefill-0", "0 1 2 3"), ("decode-0", "4 5 6 7")])
+def test_worker_has_the_gpus_that_the_guide_gives_it(host, part, gpus):
+    shown = host.check_output(f"docker exec trtllm-dynamo-{part} sh -c 'cd /dev && ls -d nvidia[0-9]*'").split()
+    assert shown == [f"nvidia{gpu}" for gpu in gpus.split()]
+
+
+def test_workers_have_hostnames_of_their_own(host):
+    names = {host.check_output(f"docker exec trtllm-dynamo-{part} hostname") for part in ("prefill-0", "decode-0")}
+    assert len(names) == 2
+
+
+def test_data_is_on_the_host(host):
+    assert host.check_output("ls /var/lib/trtllm-fleet/dynamo/etcd/member/wal")
+    (container,) = json.loads(host.check_output("docker inspect trtllm-dynamo-etcd"))
+    assert [mount["Source"] for mount in container["Mounts"] if "/var/lib/docker/" in mount["Source"]] == []
+
+
+def test_both_kinds_of_worker_are_listed_once(host):
+    instances = request(host, "/health")["instances"]
+    components = sorted(item["component"] for item in instances if item["endpoint"] == "generate")
+    assert components == ["backend", "prefill"]
+
+
+def test_a_completion_goes_from_a_prefill_to_a_decode_worker(host):
+    assert MODEL in [model["id"] for model in request(host, "/v1/models")["data"]]
+    answer = request(
+        host,
+        "/v1/chat/completions",
+        {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "Where is New York?"}],
+            "max_tokens": 16,
+            "nvext": {"extra_fields": ["worker_id"]},
+        },
+    )
+    assert answer["usage"]["completion_tokens"] == 16
+    workers = answer["nvext"]["worker_id"]
+    assert workers["prefill_worker_id"] != workers["decode_worker_id"]
+
+
+def test_the_guides_own_request_is_answered(host):
+    question = "Explain the concept of disaggregated serving in LLM inference in 3 sentences."
+    body = {"model": MODEL, "input": question, "max_output_tokens": 200, "stream": False}
+    answer = request(host, "/v1/responses", body)
+    assert answer["object"] == "response"
+    assert answer["output"]

@@ -1,0 +1,69 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: container_options
+short_description: Tell Docker what an engine gets of its host
+version_added: 0.1.0
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+description:
+  - The options of C(docker run) for a recipe's limits and for GPUs.
+options:
+  _input:
+    description: The C(limits) of a recipe, C(ipc), C(shm_size), C(ulimits) and C(cap_add). Any may be missing.
+    type: dict
+    required: true
+  gpus:
+    description: Indices of the GPUs that the container gets, as C(nvidia-smi) counts them.
+    type: list
+    elements: int
+    required: true
+  access:
+    description: V(cdi) where Docker itself gives them; with anything else the runtime C(nvidia) does.
+    type: str
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Show what the first instance's container gets
+  ansible.builtin.debug:
+    msg: "{{ recipe.limits | trtllm.fleet.container_options(recipe.instances[0].gpus, 'cdi') }}"
+"""
+
+RETURN = r"""
+_value:
+  description: The options, each with its value, in an order that stays the same.
+  type: list
+  elements: str
+  sample: [--ipc host, --ulimit memlock=-1, --device nvidia.com/gpu=0]
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def container_options(limits: Mapping[str, Any], gpus: Sequence[int], access: str) -> list[str]:
+    """The options of ``docker run``, as DOCUMENTATION tells."""
+    ulimits = sorted((limits.get("ulimits") or {}).items())
+    devices = [f"nvidia.com/gpu={gpu}" for gpu in gpus]
+    return [
+        *(f"--{name.replace('_', '-')} {limits[name]}" for name in ("ipc", "shm_size") if limits.get(name)),
+        *(f"--ulimit {name}={value}" for name, value in ulimits if value is not None),
+        *(f"--cap-add {capability}" for capability in limits.get("cap_add") or []),
+        *(
+            [f"--device {device}" for device in devices]
+            if access == "cdi"
+            else [f"--runtime nvidia --env NVIDIA_VISIBLE_DEVICES={','.join(devices)}"]
+        ),
+    ]
+
+
+class FilterModule:
+    """The filter of this file."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        return {"container_options": container_options}

@@ -1,0 +1,54 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: dynamo_problems
+short_description: Tell why a deployment of NVIDIA Dynamo cannot work
+version_added: 0.1.0
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+description:
+  - Looks at all hosts of a deployment together, before anything is started on them.
+  - Workers of hosts that are not in C(workers) are not looked at, such as those of hosts that a run leaves out.
+options:
+  _input:
+    description:
+      - C(placement) has the hosts of C(control), C(frontend), C(prefill) and C(decode); C(known) those of the
+        inventory; C(models) those with the model's files; C(addresses) each host's IP.
+      - C(workers) has the recipes of C(prefill) and C(decode) by host, as role P(trtllm.fleet.serving_recipe#role)
+        makes them.
+      - C(ports) has the ports of the frontend (C(dynamo_port)) and of the control hosts by variable; C(port_ranges) the
+        first ports of workers by C(dynamo_prefill_port) and C(dynamo_decode_port).
+      - C(image), C(releases) as in P(trtllm.fleet.dynamo_release#filter), C(router_mode), and C(tls), whether etcd and
+        NATS are to speak TLS, which is false where it is missing.
+    type: dict
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Stop where the parts cannot work together
+  ansible.builtin.assert:
+    that: deployment | trtllm.fleet.dynamo_problems | length == 0
+"""
+
+RETURN = r"""
+_value:
+  description: One line for each problem, with the variable to change.
+  type: list
+  elements: str
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo import problems
+
+
+class FilterModule:
+    """The filter of this file."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        return {"dynamo_problems": problems}

@@ -1,0 +1,212 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Why a deployment of NVIDIA Dynamo cannot work, told before anything of it is started."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.options import DYNAMO_RUNTIME, image_name, image_tag
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights.staging import few
+
+Tree = Mapping[str, Any]
+
+# Worker N of a kind has its system port at the kind's port + N, and its request port this much above.
+REQUEST_PORTS = 50
+
+
+class Worker(NamedTuple):
+    """The workers of one kind on one host."""
+
+    host: str
+    kind: str  # prefill or decode
+    recipe: Tree
+
+
+def release_row(image: str, releases: Mapping[str, Tree]) -> tuple[str, Tree]:
+    """The minor version of Dynamo in an image, and its row of ``releases``.
+
+    Raises ValueError, naming dynamo_image, where the image tells none that is known.
+    """
+    known = f"an image {DYNAMO_RUNTIME}:TAG whose tag begins with one of {', '.join(releases)}"
+    match = re.match(r"(\d+\.\d+)(?!\d)", image_tag(image) or "")
+    if image_name(image) != DYNAMO_RUNTIME or not match:
+        raise ValueError(f"dynamo_image is {image}, which does not tell its release of Dynamo: set it to {known}.")
+    if match[1] not in releases:
+        raise ValueError(f"dynamo_image is {image}, and Dynamo {match[1]} is not known: set it to {known}.")
+    return match[1], releases[match[1]]
+
+
+def problems(deployment: Tree) -> list[str]:
+    """Every reason why a deployment cannot work, each in one line with what to change.
+
+    ``deployment`` is as filter dynamo_problems documents it.
+    """
+    workers = [
+        Worker(host, kind, recipe)
+        for host, recipes in deployment["workers"].items()
+        for kind, recipe in recipes.items()
+    ]
+    return [
+        *_placement(deployment["placement"], deployment["known"]),
+        *_release(deployment),
+        *_alike(workers, deployment["image"]),
+        *_gpus(deployment["workers"]),
+        *_ports(deployment, workers),
+        *_addresses(deployment),
+    ]
+
+
+def _placement(placement: Mapping[str, Sequence[str]], known: Sequence[str]) -> Iterator[str]:
+    for part, hosts in placement.items():
+        variable = f"dynamo_{part}_hosts"
+        if part == "control" and len(hosts) not in (1, 3):
+            found = f"{len(hosts)} hosts ({few(hosts)})" if hosts else "no host"
+            yield f"{variable} names {found}, and etcd and NATS run on one host or on three: name one or three."
+        elif not hosts:
+            yield f"{variable} names no host: name one at least."
+        repeated = sorted({host for host in hosts if hosts.count(host) > 1})
+        if repeated:
+            yield f"{variable} names {few(repeated)} more than once: name each host once."
+        unknown = sorted({*hosts} - {*known})
+        if unknown:
+            yield f"{variable} names {few(unknown)}, and the inventory has no such host: correct it, or add the host."
+
+
+def _release(deployment: Tree) -> Iterator[str]:
+    """What the release of Dynamo can do."""
+    releases, frontends = deployment["releases"], deployment["placement"]["frontend"]
+    try:
+        name, row = release_row(deployment["image"], releases)
+    except ValueError as error:
+        yield str(error)
+        return
+    mode = deployment["router_mode"]
+    if mode not in row["router_modes"]:
+        yield f"dynamo_router_mode is {mode}, and Dynamo {name} has {', '.join(row['router_modes'])}: set one of these."
+    without = sorted({*frontends} - {*deployment["models"]})
+    if row["model_card"] == "path" and without:
+        others = [other for other, its in releases.items() if its["model_card"] != "path"]
+        yield (
+            f"dynamo_frontend_hosts names {few(without)}, where no worker runs, and a frontend of Dynamo {name} reads "
+            "the model's configuration from its own disk: name hosts of workers, or set dynamo_image to a release that "
+            f"has it from the workers ({', '.join(others)})."
+        )
+    if deployment.get("tls") and not _nats_tls(row):
+        others = [other for other, its in releases.items() if _nats_tls(its)]
+        yield (
+            f"dynamo_tls_* are set, and Dynamo {name} speaks no TLS with NATS: set dynamo_image to a release that does "
+            f"({', '.join(others)}), or leave dynamo_tls_* unset."
+        )
+
+
+def _nats_tls(row: Tree) -> bool:
+    return any(variable.startswith("NATS_TLS_") for variable in row["nats_variables"])
+
+
+def _alike(workers: Sequence[Worker], image: str) -> Iterator[str]:
+    """What has to be the same on all workers, as a KV cache goes from one to the other."""
+    options = "dynamo_prefill_engine_options and dynamo_decode_engine_options"
+    told = {
+        "the model": ("serving_recipe_model", [worker.recipe["model"] for worker in workers]),
+        "kv_cache_config.dtype": (options, [_option(worker, "kv_cache_config", "dtype", "auto") for worker in workers]),
+        "cache_transceiver_config.backend": (
+            options,
+            [_option(worker, "cache_transceiver_config", "backend", "none") for worker in workers],
+        ),
+    }
+    for what, (variable, values) in told.items():
+        if len({*values}) > 1:
+            yield f"{what} has to be the same on all workers, and is {_holders(workers, values)}: set {variable} alike."
+    images = [worker.recipe["image"] for worker in workers]
+    if {*images} - {image}:
+        yield (
+            f"The image of workers is {_holders(workers, images)}, and the frontend's is {image}: set dynamo_image to "
+            "the one for both, and leave serving_recipe_image unset."
+        )
+
+
+def _option(worker: Worker, group: str, option: str, default: str) -> str:
+    return str((worker.recipe["engine_options"].get(group) or {}).get(option) or default)
+
+
+def _holders(workers: Sequence[Worker], values: Sequence[str]) -> str:
+    """Each value with the workers that have it."""
+    holders: dict[str, list[str]] = {}
+    for worker, value in zip(workers, values):
+        holders.setdefault(value, []).append(f"{worker.kind} on {worker.host}")
+    return ", ".join(f"{value} ({few(places)})" for value, places in sorted(holders.items()))
+
+
+def _gpus(workers: Mapping[str, Mapping[str, Tree]]) -> Iterator[str]:
+    for host, recipes in workers.items():
+        kinds = [{gpu for instance in recipe["instances"] for gpu in instance["gpus"]} for recipe in recipes.values()]
+        shared = sorted(set.intersection(*kinds)) if len(kinds) > 1 else []
+        if shared:
+            yield (
+                f"GPU {', '.join(map(str, shared))} of {host} is both a prefill and a decode worker's: set "
+                "dynamo_prefill_gpus and dynamo_decode_gpus apart."
+            )
+
+
+def _ports(deployment: Tree, workers: Sequence[Worker]) -> Iterator[str]:
+    """Parts that share a host have to share no port, whatever address each listens on."""
+    numbers: dict[str, int] = {**deployment["ports"], **deployment["port_ranges"]}
+    # By host, the ports that each variable sets there.
+    taken: dict[str, dict[str, set[int]]] = {}
+    for variable, port in deployment["ports"].items():
+        for host in deployment["placement"]["frontend" if variable == "dynamo_port" else "control"]:
+            taken.setdefault(host, {})[variable] = {port}
+    for host, kind, recipe in workers:
+        variable, count = f"dynamo_{kind}_port", len(recipe["instances"])
+        if count > REQUEST_PORTS:
+            yield (
+                f"{host} has {count} {kind} workers, and their ports are for {REQUEST_PORTS}: set dynamo_{kind}_gpus "
+                f"to fewer, or dynamo_{kind}_gpus_per_instance to more."
+            )
+            continue
+        first = numbers[variable]
+        ports = {first + offset + number for offset in (0, REQUEST_PORTS) for number in range(count)}
+        taken.setdefault(host, {})[variable] = ports
+        if max(ports) > 65535:
+            yield f"{variable} is {first}, and {host} needs ports up to {max(ports)} from there: set a lower one."
+    clashes: dict[tuple[str, str, int], list[str]] = {}
+    for host, variables in taken.items():
+        for one, other in combinations(sorted(variables), 2):
+            common = variables[one] & variables[other]
+            if common:
+                clashes.setdefault((one, other, min(common)), []).append(host)
+
+    def said(variable: str) -> str:
+        number = numbers[variable]
+        more = f", worker N at {number} + N and {number + REQUEST_PORTS} + N" if variable in ranges else ""
+        return f"{variable} ({number}{more})"
+
+    ranges = deployment["port_ranges"]
+    for (one, other, port), hosts in clashes.items():
+        yield f"Port {port} of {few(hosts)} is that of {said(one)} and of {said(other)}: set one of them to another."
+
+
+def _addresses(deployment: Tree) -> Iterator[str]:
+    """Parts on several hosts have to reach each other."""
+    hosts = list(dict.fromkeys(host for hosts in deployment["placement"].values() for host in hosts))
+    addresses = {host: str(deployment["addresses"].get(host) or "") for host in hosts}
+    bad = [f"{host} ({address or 'none'})" for host, address in addresses.items() if not _reachable(address)]
+    if len(hosts) > 1 and bad:
+        yield (
+            f"The parts are on {len(hosts)} hosts, and the others cannot reach the address of {few(bad)}: set "
+            "dynamo_interface to the interface that has an IPv4 address in their network."
+        )
+
+
+def _reachable(address: str) -> bool:
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return not (ip.is_loopback or ip.is_unspecified)

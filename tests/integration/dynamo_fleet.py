@@ -1,0 +1,146 @@
+"""Hosts of the lab with the parts of Dynamo on them, and what an operator and a client see of these."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.integration.conftest import Fleet, Run
+from tests.integration.dynamo_load import ask
+
+PREFIX = "dyn-"
+PLAYBOOK = "playbooks/dynamo.yml"
+KINDS = ("control", "frontend", "prefill", "decode")
+
+
+def wait_for(condition: Callable[[], Any], seconds: float) -> bool:
+    """Whether the condition came true within some seconds; one that cannot be told is not true."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if condition():
+                return True
+        except (OSError, ValueError, subprocess.CalledProcessError):
+            pass
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+
+
+@dataclass
+class Dynamo:
+    """Hosts with parts. ``places`` are the names of the hosts of each kind, ``folder`` is where the inventory is written."""
+
+    count: int
+    folder: Path
+    places: dict[str, list[str]]
+    gpu: str = "b200x1"
+    variables: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{PREFIX}{number}" for number in range(1, self.count + 1)]
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {**os.environ, "LAB_PREFIX": PREFIX, "LAB_HOSTS": str(self.count), "LAB_GPU": self.gpu}
+
+    @property
+    def hosts(self) -> dict[str, Fleet]:
+        return {name: Fleet(name, self.environment) for name in self.names}
+
+    def play(self, *arguments: str, only: Sequence[str] = (), withdrawn: Sequence[str] = (), **variables: Any) -> Run:
+        """Run the playbook. withdrawn: hosts of no part. only: those it is limited to."""
+        inventory = {
+            "dynamo": {
+                "vars": {"dynamo_listen_address": "{{ ansible_host }}", **self.variables},
+                "hosts": {name: {} for name in withdrawn},
+                "children": {
+                    f"dynamo_{kind}": {"hosts": {name: {} for name in self.places.get(kind, [])}} for kind in KINDS
+                },
+            }
+        }
+        groups = self.folder / "groups.yml"
+        groups.write_text(yaml.safe_dump(inventory, sort_keys=False))
+        limit = ["--limit", ",".join(only)] if only else []
+        return self.hosts[self.names[0]].playbook(PLAYBOOK, "-i", str(groups), *limit, *arguments, **variables)
+
+    def deploy(self, *arguments: str, **given: Any) -> Run:
+        """Run the playbook, which has to succeed."""
+        run = self.play(*arguments, **given)
+        assert run.status == 0, run.output
+        return run
+
+    def address(self, name: str) -> str:
+        shown = subprocess.run(
+            ["docker", "inspect", "--format", "{{(index .NetworkSettings.Networks \"trtllm-lab\").IPAMConfig.IPv4Address}}", name],
+            text=True,
+            stdout=subprocess.PIPE,
+            check=True,
+        )  # fmt: skip
+        return shown.stdout.strip()
+
+    def apis(self) -> list[str]:
+        """Base URLs of the frontends."""
+        return [f"http://{self.address(name)}:8000" for name in self.places["frontend"]]
+
+    def shell(self, name: str, script: str, check: bool = True) -> str:
+        return self.hosts[name].shell(script, check)
+
+    def release(self, name: str, part: str) -> str:
+        """Directory of the release that the part's unit is of."""
+        return self.shell(name, f"dirname $(readlink /etc/systemd/system/trtllm-dynamo-{part}.service)").strip()
+
+    def instances(self, api: str) -> dict[str, set[str]]:
+        """Addresses of the workers that a frontend lists, by component; raises as ask does."""
+        found: dict[str, set[str]] = {"prefill": set(), "backend": set()}
+        for item in ask(f"{api}/health", timeout=10)["instances"]:
+            if item["endpoint"] == "generate":
+                found[item["component"]].add(f"{item['transport']}#{item['instance_id']}")
+        return found
+
+    def complete(self) -> bool:
+        """Whether every frontend lists every worker, once; raises as ask does."""
+        expected = {"prefill": len(self.places["prefill"]), "backend": len(self.places["decode"])}
+        return all({kind: len(found) for kind, found in self.instances(api).items()} == expected for api in self.apis())
+
+    def runs(self) -> dict[str, str]:
+        """Invocation of every running unit of Dynamo's parts, by "host part": another one is a restart."""
+        found = {}
+        for name in self.names:
+            shown = self.shell(
+                name,
+                "for unit in $(systemctl list-units --no-legend --plain 'trtllm-dynamo-*.service' | cut -d' ' -f1); do"
+                " echo $unit $(systemctl show $unit --property=InvocationID --value)"
+                " $(docker inspect --format '{{.State.StartedAt}}' ${unit%.service}); done",
+                check=False,
+            )
+            for line in shown.splitlines():
+                unit, *invocation = line.split()
+                found[f"{name} {unit.removeprefix('trtllm-dynamo-').removesuffix('.service')}"] = " ".join(invocation)
+        return found
+
+
+def changed(run: Run) -> dict[str, int]:
+    """How many tasks changed something, by host, from the recap."""
+    return {host: int(count) for host, count in re.findall(r"^(\S+) +: ok=\d+ +changed=(\d+)", run.output, re.M)}
+
+
+def said(run: Run) -> str:
+    """The output as one line: Ansible folds long ones."""
+    return " ".join(run.output.split())
+
+
+def record(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
+    """Keep what was measured, for the table in the documents."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,0 +1,124 @@
+"""A steady stream of completions, and a record of each: what clients notice of a fault."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+MODEL = "openai/gpt-oss-120b"
+# Nobody should be sent to a proxy that the environment of the tests names.
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request of a client; times in seconds of time.monotonic(). Without an error it was answered."""
+
+    began: float
+    ended: float
+    error: str = ""
+
+
+def ask(url: str, body: Any = None, timeout: float = 30) -> Any:
+    """The decoded answer to a GET, or to a POST of a body; OSError, also for another status than 200, or ValueError."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with OPENER.open(request, timeout=timeout) as response:
+        return json.load(response)
+
+
+def complete(api: str, max_tokens: int = 8, timeout: float = 30, prompt: str = "Are you there?") -> dict[str, Any]:
+    """The answer to one chat completion, which names the workers that made it; raises as ask does."""
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": max_tokens,
+        "nvext": {"extra_fields": ["worker_id"]},
+    }
+    answer: dict[str, Any] = ask(f"{api}/v1/chat/completions", body, timeout)
+    if not answer["choices"]:
+        raise ValueError("an answer without a choice")
+    return answer
+
+
+class Load:
+    """Clients that ask again and again, each at its own frontend first, and at the next where nobody is there.
+
+    A client asks another frontend only if it cannot connect or is cut off without an answer, as balancers do: an
+    error that a frontend answers, or an answer that does not come in time, is a failed request.
+    """
+
+    def __init__(self, apis: Sequence[str], clients: int = 4, pause: float = 0.1) -> None:
+        """apis: base URLs of the frontends; pause: seconds between two requests of a client."""
+        self.apis = apis
+        self.pause = pause
+        self.requests: list[Request] = []
+        self.stopping = threading.Event()
+        self.threads = [threading.Thread(target=self.client, args=(number,), daemon=True) for number in range(clients)]
+
+    def once(self, first: int) -> str:
+        """Ask one question; the error that a client is left with, or nothing."""
+        error = ""
+        for number in range(len(self.apis)):
+            try:
+                complete(self.apis[(first + number) % len(self.apis)])
+            except urllib.error.HTTPError as refused:
+                return f"{refused.code}"
+            except TimeoutError:
+                return "timeout"
+            except (OSError, ValueError) as failed:
+                reason = getattr(failed, "reason", failed)
+                if isinstance(reason, TimeoutError):
+                    return "timeout"
+                error = type(reason).__name__
+            else:
+                return ""
+        return error
+
+    def client(self, number: int) -> None:
+        while not self.stopping.is_set():
+            began = time.monotonic()
+            error = self.once(number)
+            self.requests.append(Request(began, time.monotonic(), error))
+            self.stopping.wait(self.pause)
+
+    def __enter__(self) -> Load:
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stopping.set()
+        for thread in self.threads:
+            thread.join()
+
+    def since(self, moment: float) -> list[Request]:
+        """What ended after a moment, in that order."""
+        return sorted((one for one in list(self.requests) if one.ended >= moment), key=lambda one: one.ended)
+
+    def recovered(self, moment: float, quiet: float) -> float | None:
+        """Seconds from a moment to the end of the last failed request; None unless all was well for the last seconds.
+
+        quiet: how long there have to be answers and nothing else. 0.0 where no request failed.
+        """
+        after, now = self.since(moment), time.monotonic()
+        last = max((one.ended for one in after if one.error), default=moment)
+        good = [one for one in after if not one.error and one.began >= last]
+        if now - last < quiet or not good or now - good[-1].ended > quiet / 2:
+            return None
+        return last - moment
+
+    def errors(self, moment: float) -> dict[str, int]:
+        """How often clients got which error since a moment."""
+        kinds = sorted(one.error for one in self.since(moment) if one.error)
+        return {kind: len(list(group)) for kind, group in itertools.groupby(kinds)}

@@ -1,0 +1,210 @@
+"""Five hosts serve together: what changes touches what it has to, one after the other, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from threading import Thread
+
+import pytest
+
+from tests.integration.conftest import lab
+from tests.integration.dynamo_fleet import Dynamo, changed, said, wait_for
+from tests.integration.dynamo_load import Load, complete
+
+LATE = "dyn-5"
+
+
+@pytest.fixture(scope="module")
+def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
+    """Bare hosts; etcd and NATS in clusters of three, two frontends, two prefill workers, and at first one decode worker."""
+    places = {
+        "control": ["dyn-1", "dyn-2", "dyn-3"],
+        "frontend": ["dyn-1", "dyn-4"],
+        "prefill": ["dyn-2", "dyn-3"],
+        "decode": ["dyn-4"],
+    }
+    dynamo = Dynamo(5, tmp_path_factory.mktemp("dynamo"), places)
+    lab("up", "--extra-vars", f"lab_recreate={','.join(dynamo.names)}", environment=dynamo.environment)
+    yield dynamo
+    lab("down", environment=dynamo.environment)
+
+
+@pytest.fixture
+def before(dynamo: Dynamo) -> dict[str, str]:
+    """What runs, by "host part"."""
+    return dynamo.runs()
+
+
+def restarted(dynamo: Dynamo, before: dict[str, str]) -> set[str]:
+    """What runs now and did not, and what does not run any more."""
+    return {part for part, _ in set(dynamo.runs().items()) ^ set(before.items())}
+
+
+def workers(dynamo: Dynamo, api: str) -> tuple[set[int], set[int]]:
+    """Which prefill and which decode workers made the answers to a few questions to a frontend."""
+    found = [complete(api)["nvext"]["worker_id"] for _ in range(6)]
+    return {ids["prefill_worker_id"] for ids in found}, {ids["decode_worker_id"] for ids in found}
+
+
+def test_dry_run_on_bare_hosts(dynamo: Dynamo) -> None:
+    dynamo.deploy("--check", "--diff")
+    for name in dynamo.names:
+        assert dynamo.shell(name, "ls /etc/trtllm-fleet /var/lib/trtllm-fleet 2>/dev/null", check=False) == ""
+
+
+def test_from_bare_hosts(dynamo: Dynamo) -> None:
+    dynamo.deploy()
+    assert dynamo.complete()
+    for api in dynamo.apis():
+        prefill, decode = workers(dynamo, api)
+        assert (len(prefill), len(decode)) == (2, 1)
+        assert not prefill & decode
+
+
+def test_etcd_and_nats_are_clusters(dynamo: Dynamo) -> None:
+    members = dynamo.shell(
+        "dyn-1",
+        "docker exec trtllm-dynamo-etcd /usr/local/bin/etcdctl"
+        " --endpoints \"http://$(hostname --ip-address | cut -d' ' -f1):2379\" member list",
+    )
+    assert len(re.findall("started", members)) == 3
+    for name in dynamo.places["control"]:
+        routes = dynamo.shell(name, "curl --silent --fail http://127.0.0.1:8222/routez")
+        peers = set(re.findall(r'"ip": ?"([\d.]+)"', routes))
+        assert peers >= {dynamo.address(other) for other in dynamo.places["control"]} - {dynamo.address(name)}
+
+
+def test_every_socket_is_on_the_hosts_own_address_or_loopback(dynamo: Dynamo) -> None:
+    for name in dynamo.names:
+        processes = set(
+            dynamo.shell(
+                name,
+                "docker ps --format '{{.Names}}' | grep ^trtllm-dynamo- | xargs -r -I{} docker top {} -e -o pid",
+                check=False,
+            ).split()
+        )
+        lines = dynamo.shell(name, "ss --listening --numeric --tcp --udp --processes --no-header").splitlines()
+        found = {
+            line.split()[4].rpartition(":")[0] for line in lines if processes & set(re.findall(r"pid=(\d+)", line))
+        }
+        assert found <= {"127.0.0.1", dynamo.address(name)}
+        assert found or name == LATE
+
+
+@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "dry-run"])
+def test_second_run_changes_nothing(dynamo: Dynamo, before: dict[str, str], arguments: list[str]) -> None:
+    assert set(changed(dynamo.deploy(*arguments)).values()) == {0}
+    assert restarted(dynamo, before) == set()
+
+
+def test_a_host_is_added_and_no_other_is_touched(dynamo: Dynamo, before: dict[str, str]) -> None:
+    dynamo.places["decode"].append(LATE)
+    run = dynamo.deploy(only=[LATE])
+    assert [host for host, count in changed(run).items() if count] == [LATE]
+    assert restarted(dynamo, before) == {f"{LATE} decode-0"}
+    assert dynamo.complete()
+    assert len(workers(dynamo, dynamo.apis()[0])[1]) == 2
+
+
+def test_then_a_run_over_all_finds_nothing_to_do(dynamo: Dynamo, before: dict[str, str]) -> None:
+    assert set(changed(dynamo.deploy()).values()) == {0}
+    assert restarted(dynamo, before) == set()
+
+
+def starts(dynamo: Dynamo, part: str) -> dict[str, tuple[float, float]]:
+    """When the unit of each host that has the part stopped last, and was active again, in seconds of the machine's clock."""
+    times = {}
+    for name in dynamo.places[part.partition("-")[0]]:
+        shown = dynamo.shell(
+            name,
+            f"systemctl show trtllm-dynamo-{part} --property=InactiveExitTimestampMonotonic,ActiveEnterTimestampMonotonic"
+            " --value",
+        )
+        began, active = sorted(int(value) / 1e6 for value in shown.split())
+        times[name] = (began, active)
+    return times
+
+
+def test_a_decode_option_restarts_decode_workers_alone_one_after_the_other(
+    dynamo: Dynamo, before: dict[str, str]
+) -> None:
+    with Load(dynamo.apis(), clients=2) as load:
+        dynamo.deploy(dynamo_decode_engine_options={"max_batch_size": 64})
+        requests = load.requests
+    assert restarted(dynamo, before) == {f"{name} decode-0" for name in dynamo.places["decode"]}
+    first, second = sorted(starts(dynamo, "decode-0").values())
+    # The lab's engine takes three seconds to load: side by side the second would begin before the first is through.
+    assert second[0] - first[0] > 3
+    failed = [one.error for one in requests if one.error]
+    assert failed == []
+    assert len(requests) > 20
+    # And back, which every other test wants.
+    dynamo.deploy()
+
+
+def test_a_bad_worker_option_is_refused_before_anything_changes(dynamo: Dynamo, before: dict[str, str]) -> None:
+    run = dynamo.play(dynamo_decode_engine_options={"max_bach_size": 64})
+    assert run.status != 0
+    assert "max_bach_size" in said(run)
+    assert "max_batch_size" in said(run)
+    assert set(changed(run).values()) <= {0}
+    assert restarted(dynamo, before) == set()
+
+
+def test_a_buffer_too_small_for_the_longest_prompt_is_refused(dynamo: Dynamo, before: dict[str, str]) -> None:
+    options = {"cache_transceiver_config": {"backend": "UCX", "max_tokens_in_buffer": 2048}}
+    run = dynamo.play(dynamo_prefill_engine_options=options, dynamo_decode_engine_options=options)
+    assert run.status != 0
+    assert "max_tokens_in_buffer" in said(run)
+    assert restarted(dynamo, before) == set()
+
+
+def test_two_kinds_of_kv_cache_are_refused(dynamo: Dynamo, before: dict[str, str]) -> None:
+    run = dynamo.play(dynamo_decode_engine_options={"kv_cache_config": {"dtype": "auto"}})
+    assert run.status != 0
+    assert "dtype" in said(run)
+    assert restarted(dynamo, before) == set()
+
+
+def test_what_gets_through_and_fails_leaves_the_old_release_serving(dynamo: Dynamo, before: dict[str, str]) -> None:
+    releases = {name: dynamo.release(name, "decode-0") for name in dynamo.places["decode"]}
+    run = dynamo.play(dynamo_decode_environment={"LAB_ENGINE_FAULT": "die"})
+    assert run.status != 0
+    assert "insufficient GPU memory" in said(run)
+    assert "previous release" in said(run)
+    assert {name: dynamo.release(name, "decode-0") for name in dynamo.places["decode"]} == releases
+    # It ends at the first: the other's worker never knew.
+    assert len(restarted(dynamo, before)) == 1
+    assert restarted(dynamo, before) <= {f"{name} decode-0" for name in dynamo.places["decode"]}
+    assert wait_for(dynamo.complete, 60)
+    assert complete(dynamo.apis()[0])
+
+
+def test_a_host_is_removed_after_what_it_works_on_is_finished(dynamo: Dynamo, before: dict[str, str]) -> None:
+    """About half of the long answers are made by the host that goes."""
+    api = dynamo.apis()[0]
+    prefill, both = workers(dynamo, api)
+    answers = []
+    threads = [
+        Thread(target=lambda: answers.append(complete(api, max_tokens=4000, timeout=300)), daemon=True)
+        for number in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    dynamo.places["decode"].remove(LATE)
+    dynamo.deploy(only=[LATE], withdrawn=[LATE])
+    for thread in threads:
+        thread.join(300)
+    assert [answer["usage"]["completion_tokens"] for answer in answers] == [4000] * 4
+    assert {answer["nvext"]["worker_id"]["decode_worker_id"] for answer in answers} == both
+    assert restarted(dynamo, before) == {f"{LATE} decode-0"}
+    units = dynamo.shell(LATE, "ls /etc/systemd/system | grep trtllm-dynamo-; docker ps --quiet", check=False)
+    assert units == ""
+    assert wait_for(dynamo.complete, 60)
+    assert len(workers(dynamo, api)[1]) == 1
+
+
+def test_and_nothing_is_left_to_do(dynamo: Dynamo, before: dict[str, str]) -> None:
+    assert set(changed(dynamo.deploy(withdrawn=[LATE])).values()) == {0}
+    assert restarted(dynamo, before) == set()
