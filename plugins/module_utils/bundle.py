@@ -21,13 +21,13 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
     Mark,
     RemoteFile,
     digests_of,
+    few,
     mark,
     read_manifest,
     read_marker,
     remember,
     write_file,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.weights.staging import few
 
 INDEX = "bundle.json"
 CHECKSUMS = "SHA256SUMS"

@@ -156,12 +156,13 @@ def _gpus(workers: Mapping[str, Mapping[str, Tree]]) -> Iterator[str]:
 
 def _ports(deployment: Tree, workers: Sequence[Worker]) -> Iterator[str]:
     """Parts that share a host have to share no port, whatever address each listens on."""
-    numbers: dict[str, int] = {**deployment["ports"], **deployment["port_ranges"]}
+    # Numbers that the command line gives are text.
+    numbers = {variable: int(port) for variable, port in {**deployment["ports"], **deployment["port_ranges"]}.items()}
     # By host, the ports that each variable sets there.
     taken: dict[str, dict[str, set[int]]] = {}
-    for variable, port in deployment["ports"].items():
+    for variable in deployment["ports"]:
         for host in deployment["placement"]["frontend" if variable == "dynamo_port" else "control"]:
-            taken.setdefault(host, {})[variable] = {port}
+            taken.setdefault(host, {})[variable] = {numbers[variable]}
     for host, kind, recipe in workers:
         variable, count = f"dynamo_{kind}_port", len(recipe["instances"])
         if count > REQUEST_PORTS:
@@ -195,7 +196,8 @@ def _ports(deployment: Tree, workers: Sequence[Worker]) -> Iterator[str]:
 def _addresses(deployment: Tree) -> Iterator[str]:
     """Parts on several hosts have to reach each other."""
     hosts = list(dict.fromkeys(host for hosts in deployment["placement"].values() for host in hosts))
-    addresses = {host: str(deployment["addresses"].get(host) or "") for host in hosts}
+    # Of hosts that are not in the run nothing is known.
+    addresses = {host: address for host, address in deployment["addresses"].items() if host in hosts}
     bad = [f"{host} ({address or 'none'})" for host, address in addresses.items() if not _reachable(address)]
     if len(hosts) > 1 and bad:
         yield (

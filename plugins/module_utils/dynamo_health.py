@@ -24,6 +24,12 @@ class Instance:
 
     endpoint: str  # dyn://NAMESPACE.COMPONENT.ENDPOINT
     address: str
+    id: str  # the worker's, as text like those in answers: most are beyond what JSON is exact to
+
+    @property
+    def role(self) -> str:
+        """``prefill`` or ``decode``, whatever a release calls the latter."""
+        return "prefill" if self.endpoint.split(".")[-2] == "prefill" else "decode"
 
     def __str__(self) -> str:
         return f"{self.endpoint} at {self.address}" if self.address else self.endpoint
@@ -47,7 +53,7 @@ def listed(health: Mapping[str, Any]) -> list[Instance]:
         authority = str(entry["transport"].get("tcp", "")).partition("/")[0]
         host = authority.rpartition(":")[0].strip("[]")
         name = f"dyn://{entry['namespace']}.{entry['component']}.{entry['endpoint']}"
-        found.append(Instance(name, canonical(host)))
+        found.append(Instance(name, canonical(host), str(entry["instance_id"])))
     return found
 
 
@@ -76,8 +82,12 @@ class Count:
 
 def count(instances: Sequence[Instance], expected: Mapping[str, int], address: str = "") -> Count:
     """Count the instances of the expected endpoints, only those at ``address`` if there is one."""
-    here = [entry for entry in instances if not address or entry.address == canonical(address)]
-    return Count(expected, Counter(entry.endpoint for entry in here), instances)
+    return Count(expected, Counter(entry.endpoint for entry in at(instances, address)), instances)
+
+
+def at(instances: Sequence[Instance], address: str) -> list[Instance]:
+    """Those at an address, or all if it is empty."""
+    return [entry for entry in instances if not address or entry.address == canonical(address)]
 
 
 def prefill_requests(metrics: str) -> int:

@@ -18,6 +18,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.checks import Check, 
 from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_health import (
     ENDPOINT,
     REQUESTS,
+    Instance,
+    at,
     count,
     listed,
     prefill_requests,
@@ -84,6 +86,7 @@ HINT_PARSERS = (
     "vocabulary (TIKTOKEN_ENCODINGS_BASE); Dynamo's mocker can neither reason nor call"
 )
 HINT_WORKER_IDS = "Dynamo before 1.3 does not tell its workers: set prefill_metrics"
+HINT_NO_WORKER_IDS = "Dynamo before 1.3 does not tell its workers: leave answered_by_instance out"
 HINT_AGGREGATED = (
     "Decode workers did the prefill: see that prefill workers run with --disaggregation-mode prefill and that decode "
     "workers run with --disaggregation-mode decode"
@@ -125,6 +128,7 @@ class Expectation:
     instance_address: str = ""
     disaggregated: bool = False
     prefill_metrics: Sequence[str] = ()
+    answered_by_instance: bool = False
     last_stage: str | None = None
 
     @property
@@ -133,8 +137,18 @@ class Expectation:
         return bool(self.instances or self.disaggregated)
 
     @property
+    def answer(self) -> str:
+        """What counts as one. Nothing takes reasoning out of raw text, so there the text is all there is."""
+        return f"an answer with {'text or reasoning' if self.harmony else 'text'} that ends by stop or length"
+
+    @property
     def worker_ids(self) -> bool:
         """Whether the answer itself has to tell its workers."""
+        return self.told_disaggregated or self.answered_by_instance
+
+    @property
+    def told_disaggregated(self) -> bool:
+        """Whether the answer itself has to tell that it is disaggregated."""
         return self.disaggregated and not self.prefill_metrics
 
     def __post_init__(self) -> None:
@@ -171,21 +185,28 @@ class Expectation:
                 ipaddress.ip_address(self.instance_address)
             except ValueError as error:
                 raise ValueError(f"instance_address cannot be used: {error}") from None
+        if self.answered_by_instance and not self.instance_address:
+            raise ValueError("answered_by_instance is true without instance_address, which says who has to answer")
         if self.prefill_metrics and not self.disaggregated:
             raise ValueError("prefill_metrics is set with disaggregated false; set disaggregated to true")
         if self.worker_ids and self.api == "responses" and self.stream:
+            option = "answered_by_instance" if self.answered_by_instance else "disaggregated"
             raise ValueError(
-                "disaggregated is true with api responses and stream true, which does not tell the workers; set stream "
-                "to false, or prefill_metrics"
+                f"{option} is true with api responses and stream true, which does not tell the workers; set stream to "
+                "false" + ("" if self.answered_by_instance else ", or prefill_metrics")
             )
 
 
-def request_body(wanted: Expectation) -> dict[str, Any]:
-    """The sample request. Temperature 0, so that the same endpoint answers the same; servers refuse unknown fields."""
+def request_body(wanted: Expectation, workers: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The sample request. Temperature 0, so that the same endpoint answers the same; servers refuse unknown fields.
+
+    ``workers`` are the ids of Dynamo's workers that are to answer it, by ``prefill`` and ``decode``.
+    """
     body: dict[str, Any] = {"model": wanted.model, "temperature": 0, "stream": wanted.stream}
     body.update(effort(wanted, wanted.api))
     if wanted.worker_ids:
-        body["nvext"] = {"extra_fields": ["worker_id"]}
+        asked = {f"{role}_worker_id": int(id) for role, id in (workers or {}).items()}
+        body["nvext"] = {"extra_fields": ["worker_id"], **asked}
     if wanted.api == "responses":
         return dict(body, input=wanted.prompt, max_output_tokens=wanted.max_tokens)
     body["max_tokens"] = wanted.max_tokens
@@ -242,7 +263,7 @@ def judge(wanted: Expectation, done: Completion) -> list[Check]:
         else:
             fast = speed >= wanted.min_tokens_per_second
             checks.append(_check("tokens_per_second", fast, f"{speed:.1f} tokens/s", expected, HINT_RECIPE))
-    if wanted.worker_ids:
+    if wanted.told_disaggregated:
         checks.append(_disaggregated(done))
     return checks
 
@@ -271,6 +292,10 @@ def _parser_hint(wanted: Expectation) -> str:
 
 def _check(id: str, good: bool, observed: str, expected: str, hint: str) -> Check:
     return Check(id, "pass" if good else "fail", observed, expected, "" if good else hint)
+
+
+def _names(workers: Sequence[Instance]) -> str:
+    return ", ".join(f"{entry.id} ({entry})" for entry in workers)
 
 
 def _quote(text: str) -> str:
@@ -303,6 +328,7 @@ class Verification:
         self._first: Unit | None = None  # the unit when it was first looked at
         self._unit: Unit | None = None
         self._completion: Completion | None = None
+        self._answered: set[str] = set()  # ids of the workers of good answers
         self._health_body = b""
         self._listed = False
         self._version: str | None = None
@@ -326,6 +352,8 @@ class Verification:
                 self._checks += judge(self._wanted, self._completion)
             if self._wanted.prefill_metrics:
                 self._stage("disaggregated", self._prefilled, POLL_SECONDS)
+            if self._wanted.answered_by_instance:
+                self._stage("instance_completion", self._answered_by_instance, ROUTABLE_SECONDS)
             if self._wanted.tool_call:
                 self._stage("tool_call", self._tool_call, 0)
         # Before the completion every try looked at the unit already.
@@ -407,7 +435,9 @@ class Verification:
 
     def _health(self) -> Check:
         expected = "HTTP 200 from /health"
-        starting = f"{HINT_JOURNAL}. If it is still loading, raise timeout (trtllm_server_start_timeout, dynamo_start_timeout)"
+        starting = (
+            f"{HINT_JOURNAL}. If it is still loading, raise timeout (trtllm_server_start_timeout, dynamo_start_timeout)"
+        )
         try:
             reply = self._client.get("/health", self._deadline.within(POLL_SECONDS))
         except (NotListening, OutOfTime) as error:
@@ -469,9 +499,7 @@ class Verification:
         return self._said("fail", ", ".join(models), expected, f"Set serving_recipe_model. {HINT_ADDRESS}")
 
     def _complete(self) -> Check:
-        # Nothing takes reasoning out of raw text, so there the text is all there is.
-        content = "text or reasoning" if self._wanted.harmony else "text"
-        expected = f"an answer with {content} that ends by stop or length"
+        expected = self._wanted.answer
         starting = HINT_ROUTE if self._wanted.dynamo else HINT_JOURNAL
         try:
             self._prefilled_before = self._prefill_requests()
@@ -492,11 +520,53 @@ class Verification:
                 return replace(check, hint=HINT_VOCABULARY)
             return check
         self._completion = done
+        self._answered = {*done.workers.values()}
+        return self._answer(done)
+
+    def _answer(self, done: Completion) -> Check:
+        """Whether it is one."""
         said = done.text or (self._wanted.harmony and done.reasoning)
         good = done.finish_reason in ("stop", "length") and bool(said)
         ended = done.finish_reason or "nothing"
         observed = f"{_quote(done.text)}, {len(done.reasoning)} characters of reasoning, ended by {ended}"
-        return self._said("pass" if good else "fail", observed, expected, "" if good else HINT_JOURNAL)
+        return self._said("pass" if good else "fail", observed, self._wanted.answer, "" if good else HINT_JOURNAL)
+
+    def _answered_by_instance(self) -> Check:
+        """As many samples as there are workers, until each one that counts has had a part in a good answer.
+
+        The router is asked for them, or one that knows caches would give the same prompt to the same worker each time.
+        Both workers are named, as 500 answers a decode worker alone; some routers take that one in turn all the same.
+        """
+        listed_workers = listed(parse_object(self._health_body))
+        workers = [entry for entry in listed_workers if entry.endpoint in self._wanted.instances]
+        asked = at(workers, self._wanted.instance_address)
+        expected = f"answers by {_names(asked)}"
+        if self._completion is None or not self._completion.workers:
+            return self._said("fail", "an answer without worker ids", expected, HINT_NO_WORKER_IDS)
+        # A worker's first answer is slow.
+        wanted = replace(self._wanted, max_ttft=None, min_tokens_per_second=None)
+        told = self._completion.workers
+        error = ""
+        for _request in workers:
+            missing = {entry.role: entry.id for entry in asked if entry.id not in self._answered}
+            if not missing:
+                break
+            try:
+                body = request_body(wanted, {**told, **missing} if told else None)
+                done = self._client.complete(wanted.api, body, self._deadline)
+            except HttpError as refusal:
+                error, told = f"; {refusal}", {}
+                continue
+            bad = failures([replace(self._answer(done), id="completion"), *judge(wanted, done)])
+            if bad:
+                return self._said("fail", f"{bad[0]} ({', '.join(done.workers.values())})", expected, HINT_ROUTE)
+            told = done.workers
+            self._answered.update(told.values())
+        answered = [entry for entry in workers if entry.id in self._answered]
+        observed = f"answers by {_names(answered)}{error}"
+        if {*asked} <= {*answered}:
+            return self._said("pass", observed, expected)
+        return self._said("unknown", observed, expected, HINT_ROUTE)
 
     def _prefill_requests(self) -> int:
         """The requests that the prefill workers have taken so far. Raises EndpointError."""

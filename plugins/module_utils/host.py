@@ -60,8 +60,8 @@ class Listener:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the host has to have. ``gpus``: indices of those to be used, empty for all. ``driver_version`` None: nothing
-    here will install a driver. Disks and ports as in M(trtllm.fleet.host_check)."""
+    """What the host has to have. ``gpus``: indices of those to be used, empty for all, unless ``gpu_count`` is 0.
+    ``driver_version`` None: nothing here will install a driver. Disks and ports as in M(trtllm.fleet.host_check)."""
 
     architectures: Sequence[str] = ()
     distributions: Mapping[str, Sequence[Any]] | None = None
@@ -470,8 +470,9 @@ def examine(
         gpu.update(
             read_gpus(find("nvidia-smi"), wanted.timeout, runner, _at(root, PCI_DEVICES), _at(root, KERNEL_MODULE))
         )
-        yield from check_gpus(gpu, wanted, root, runner, find)
-        yield from check_driver(gpu, wanted, root, runner, find)
+        if wanted.gpu_count or wanted.gpus:
+            yield from check_gpus(gpu, wanted, root, runner, find)
+            yield from check_driver(gpu, wanted, root, runner, find)
         yield from check_docker(root)
         yield from check_disks(wanted.disks, root)
         yield from check_ports(wanted.ports, root, runner, find)

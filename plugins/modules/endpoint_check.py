@@ -13,7 +13,8 @@ description:
   - Goes through ordered stages and stops at the first that fails. C(unit) (active), C(health) (C(/health) answers 200),
     C(model) (O(model) in C(/v1/models)), C(completion) (a real answer), then all that can be said of that answer.
     These are C(usage), C(harmony), C(expected_text), C(reasoning), C(time_to_first_token), C(tokens_per_second) and
-    C(disaggregated). Last come C(tool_call) and C(unit_stable). For NVIDIA Dynamo C(instances) comes before C(model).
+    C(disaggregated). Last come C(instance_completion), C(tool_call) and C(unit_stable). For NVIDIA Dynamo
+    C(instances) comes before C(model).
   - While an engine loads, its port refuses, resets or answers 502, 503 or 504, depending on its release and on what is
     in front of it. All of that is "starting" and waited for. A unit that fails, restarts or stops ends the wait.
   - The frontend of NVIDIA Dynamo is different. Its C(/health) answers 200 with no worker at all, it lists a model some
@@ -135,6 +136,14 @@ options:
     type: list
     elements: str
     default: []
+  answered_by_instance:
+    description:
+      - Require an answer by each worker that O(instances) counts at O(instance_address), as proof that these serve. The
+        sample is repeated for that, for 60 seconds or a little more, each time with a worker's id for the router.
+      - Dynamo tells the workers of an answer from release 1.3 on. It does not in O(api=responses) with O(stream=true).
+      - Each answer has to be as good as the sample has to, but for the time that it takes.
+    type: bool
+    default: false
   tool_call:
     description:
       - Require a tool call round trip. Offered one tool, the model has to call it with JSON arguments, and to answer in
@@ -199,6 +208,15 @@ EXAMPLES = r"""
     unit: trtllm-dynamo-prefill-0
     last_stage: health
     timeout: 1800
+
+- name: Prove that the two decode workers of one host answer, after their restart
+  trtllm.fleet.endpoint_check:
+    base_url: http://127.0.0.1:8000
+    model: openai/gpt-oss-120b
+    instances:
+      dyn://dynamo.backend.generate: 2
+    instance_address: 10.0.0.2
+    answered_by_instance: true
 
 - name: Prove that Dynamo serves with two prefill workers and one decode worker, each doing its part
   trtllm.fleet.endpoint_check:
@@ -300,8 +318,8 @@ completion:
       type: float
     workers:
       description:
-        - With O(disaggregated), Dynamo's ids of the C(prefill) and the C(decode) worker as text, as many programs round
-          numbers of their size. Empty otherwise, and where the server does not tell.
+        - With O(disaggregated) or O(answered_by_instance), Dynamo's ids of the C(prefill) and the C(decode) worker as
+          text, as many programs round numbers of their size. Empty otherwise, and where the server does not tell.
       type: dict
   sample:
     api: chat
@@ -362,6 +380,7 @@ EXPECTATION_SPEC = dict(
     instance_address=dict(type="str", default=""),
     disaggregated=dict(type="bool", default=False),
     prefill_metrics=dict(type="list", elements="str", default=[]),
+    answered_by_instance=dict(type="bool", default=False),
 )
 
 

@@ -33,7 +33,9 @@ options:
     description: Supported versions (C(VERSION_ID) of C(/etc/os-release)) by distribution (its C(ID)).
     type: dict
   gpu_count:
-    description: Least number of GPUs. Not looked at where O(gpus) names them.
+    description:
+      - Least number of GPUs. Not looked at where O(gpus) names them.
+      - V(0) is for a host that needs none. Neither GPUs nor a driver are looked at then.
     type: int
     default: 1
   gpus:

@@ -22,6 +22,11 @@ PLAYBOOK = "playbooks/dynamo.yml"
 KINDS = ("control", "frontend", "prefill", "decode")
 
 
+def docker(*arguments: str) -> str:
+    """Output of a docker command on the machine that the lab is on."""
+    return subprocess.run(["docker", *arguments], text=True, stdout=subprocess.PIPE, check=True).stdout
+
+
 def wait_for(condition: Callable[[], Any], seconds: float) -> bool:
     """Whether the condition came true within some seconds; one that cannot be told is not true."""
     deadline = time.monotonic() + seconds
@@ -38,7 +43,7 @@ def wait_for(condition: Callable[[], Any], seconds: float) -> bool:
 
 @dataclass
 class Dynamo:
-    """Hosts with parts. ``places`` are the names of the hosts of each kind, ``folder`` is where the inventory is written."""
+    """Hosts with parts. places: names of the hosts of each kind; folder: where the inventory is written."""
 
     count: int
     folder: Path
@@ -81,13 +86,9 @@ class Dynamo:
         return run
 
     def address(self, name: str) -> str:
-        shown = subprocess.run(
-            ["docker", "inspect", "--format", "{{(index .NetworkSettings.Networks \"trtllm-lab\").IPAMConfig.IPv4Address}}", name],
-            text=True,
-            stdout=subprocess.PIPE,
-            check=True,
-        )  # fmt: skip
-        return shown.stdout.strip()
+        """The host's address, which it keeps while it is off."""
+        networks = json.loads(docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", name))
+        return str(networks["trtllm-lab"]["IPAMConfig"]["IPv4Address"])
 
     def apis(self) -> list[str]:
         """Base URLs of the frontends."""

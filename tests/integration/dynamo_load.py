@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
 import threading
@@ -56,11 +57,12 @@ class Load:
     error that a frontend answers, or an answer that does not come in time, is a failed request.
     """
 
-    def __init__(self, apis: Sequence[str], clients: int = 4, pause: float = 0.1) -> None:
-        """apis: base URLs of the frontends; pause: seconds between two requests of a client."""
+    def __init__(self, apis: Sequence[str], clients: int = 4, period: float = 0.4) -> None:
+        """apis: base URLs of the frontends; period: seconds from one request of a client to the next, if it is over."""
         self.apis = apis
-        self.pause = pause
+        self.period = period
         self.requests: list[Request] = []
+        self.began = time.monotonic()
         self.stopping = threading.Event()
         self.threads = [threading.Thread(target=self.client, args=(number,), daemon=True) for number in range(clients)]
 
@@ -74,7 +76,7 @@ class Load:
                 return f"{refused.code}"
             except TimeoutError:
                 return "timeout"
-            except (OSError, ValueError) as failed:
+            except (OSError, ValueError, http.client.HTTPException) as failed:
                 reason = getattr(failed, "reason", failed)
                 if isinstance(reason, TimeoutError):
                     return "timeout"
@@ -88,7 +90,7 @@ class Load:
             began = time.monotonic()
             error = self.once(number)
             self.requests.append(Request(began, time.monotonic(), error))
-            self.stopping.wait(self.pause)
+            self.stopping.wait(max(0.0, began + self.period - time.monotonic()))
 
     def __enter__(self) -> Load:
         for thread in self.threads:

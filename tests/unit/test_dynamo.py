@@ -217,7 +217,7 @@ MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(5
         ),
         (
             ONE,
-            change("port_ranges", "dynamo_decode_port", to=9150),
+            change("port_ranges", "dynamo_decode_port", to="9150"),
             "Port 9150 of gpu1",
             "dynamo_decode_port .* dynamo_prefill_port",
         ),
@@ -263,7 +263,8 @@ def test_one_thing_wrong(
         # Ports are a host's own.
         (FIVE, change("port_ranges", "dynamo_decode_port", to=9100)),
         (FIVE, change("port_ranges", "dynamo_decode_port", to=8000)),
-        # Hosts outside of the run have no recipes to compare.
+        # Of hosts outside of the run neither addresses nor recipes are known.
+        (FIVE, change("addresses", to={})),
         (FIVE, change("workers", to={})),
         (ONE, change("workers", "gpu1", "decode", "instances", to=MANY[:50])),
     ],
@@ -278,7 +279,7 @@ def test_all_that_is_wrong_is_told() -> None:
             FIVE,
             change("placement", "control", to=["ctl1", "ctl4"]),
             change("router_mode", to="fastest"),
-            change("addresses", to={}),
+            change("addresses", "ctl1", to=""),
         )
     )
     assert [problem.split(" ")[0] for problem in found] == [

@@ -66,18 +66,28 @@ HEALTH_1_6 = {
 
 
 @pytest.mark.parametrize(
-    ("health", "names"),
+    ("health", "instances"),
     [
         (
             HEALTH_1_0,
-            ["dynamo.prefill.generate", "dynamo.prefill.worker_kv_indexer_query_dp0", "dynamo.tensorrt_llm.generate"],
+            [
+                ("dynamo.prefill.generate", "17313970026644739524"),
+                ("dynamo.prefill.worker_kv_indexer_query_dp0", "17313970026644739524"),
+                ("dynamo.tensorrt_llm.generate", "4980768162781634344"),
+            ],
         ),
-        (HEALTH_1_6, ["dynamo.backend.generate", "dynamo.prefill.worker_kv_query_source_61d5196aa29f3"]),
+        (
+            HEALTH_1_6,
+            [
+                ("dynamo.backend.generate", "18373073959520298684"),
+                ("dynamo.prefill.worker_kv_query_source_61d5196aa29f3", "1092030670533823947"),
+            ],
+        ),
         ({"status": "healthy", "endpoints": [], "instances": []}, []),
     ],
 )
-def test_listed(health: dict[str, Any], names: list[str]) -> None:
-    assert listed(health) == [Instance(f"dyn://{name}", "127.0.0.1") for name in names]
+def test_listed(health: dict[str, Any], instances: list[tuple[str, str]]) -> None:
+    assert listed(health) == [Instance(f"dyn://{name}", "127.0.0.1", id) for name, id in instances]
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo import release_row
 from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_health import ENDPOINT
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
 
 ROOT = Path(__file__).resolve().parents[2]
-FILE = ROOT / "roles/dynamo/vars/releases.yml"
+FILE = ROOT / "roles/dynamo/vars/main/releases.yml"
 DATA = yaml.safe_load(FILE.read_text())
 ROWS: dict[str, dict[str, Any]] = DATA["__dynamo_releases"]
 SOURCES: dict[str, str] = DATA["__dynamo_release_sources"]
@@ -79,3 +80,10 @@ def test_a_tag_is_known_to_both_tables_or_to_the_newer_rows_only() -> None:
     named = {tag for row in load_tables().releases.values() for tag in row.get("runtime_tags", [])}
     whole = {name for name, row in ROWS.items() if set(row["tags"]) & named}
     assert named == {tag for name in whole for tag in ROWS[name]["tags"]}
+
+
+def test_the_default_image_is_the_one_whose_options_are_known() -> None:
+    """Frontend and workers run in it, and the workers' recipes are checked against its options."""
+    image = yaml.safe_load((ROOT / "roles/dynamo/defaults/main.yml").read_text())["dynamo_image"]
+    assert {image} == {load_tables().default_image(kind) for kind in ("prefill", "decode")}
+    assert image.rpartition(":")[2] in ROWS[release_row(image, ROWS)[0]]["tags"]

@@ -856,10 +856,11 @@ def test_last_stage_waits_for_a_worker(run: Run) -> None:
 
 
 def test_last_stage_ends_with_a_unit_that_dies(run: Run) -> None:
+    systemd = FakeSystemd("running", "running", "failed", journal={"aaaa": ["CUDA out of memory"]})
     with FakeOpenAI({"/health": [NOT_READY]}) as fake:
-        result = run(fake, FakeSystemd("running", "running", "failed"), model="", last_stage="health", timeout=AT_ONCE)
+        result = run(fake, systemd, model="", last_stage="health", timeout=AT_ONCE)
     assert (result["failed"], result["stage"]) == (True, "health")
-    assert result["journal"] != []
+    assert result["journal"] == ["CUDA out of memory"]
 
 
 def test_last_stage_needs_the_stages_before(run: Run) -> None:
@@ -990,6 +991,114 @@ def test_not_disaggregated(run: Run, answer: Any, status: str, observed: str, hi
     assert result["stage"] == "disaggregated"
     found = check(result, "disaggregated")
     assert (found["status"], found["observed"]) == (status, observed)
+    assert found["hint"].startswith(hint)
+
+
+def answers_by(*workers: tuple[int, int], text: str = "New York") -> list[Answer]:
+    """Answers that tell their prefill and their decode worker, each by its number."""
+    return [
+        stream(told(chat_chunks([text]), {"prefill_worker_id": 2**63 + one, "decode_worker_id": 2**63 + other}))
+        for one, other in workers
+    ]
+
+
+# Two prefill workers at .1, two decode workers at .2 and one at .3.
+FIVE = frontend_health(
+    *(worker(PREFILL, number) for number in (1, 2)),
+    *(worker(DECODE, number, f"10.0.0.{2 + number // 5}") for number in (3, 4, 5)),
+)
+AT_TWO = {"instances": {DECODE: 2}, "instance_address": "10.0.0.2", "answered_by_instance": True}
+
+
+@pytest.mark.parametrize(
+    ("answers", "options"),
+    [
+        pytest.param(answers_by((1, 3), (2, 5), (1, 4)), AT_TWO, id="decode"),
+        pytest.param(
+            answers_by((1, 3), (1, 4), (2, 5)),
+            {**AT_TWO, "instances": {PREFILL: 2}, "instance_address": "10.0.0.1"},
+            id="prefill",
+        ),
+        pytest.param(
+            [*answers_by((1, 5)), reply(503), *answers_by((1, 4), (2, 5)), reply(500), *answers_by((2, 3))],
+            AT_TWO,
+            id="not routed to at once",
+        ),
+        pytest.param(answers_by((1, 3), (1, 4)), {**AT_TWO, "api": "completions"}, id="another API"),
+        # The first run of the sample does not count.
+        pytest.param(answers_by((1, 4), (2, 3), (1, 4)), {**AT_TWO, "max_ttft": 3}, id="with a floor"),
+    ],
+)
+def test_answered_by_instance(run: Run, answers: list[Answer], options: dict[str, Any]) -> None:
+    api = options.get("api", "chat")
+    path = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}[api]
+    last = answers_by((7, 7))
+    with FakeOpenAI(serving(health=[FIVE], **{api: [*answers, *last]})) as fake:
+        result = run(fake, timeout=30, **options)
+    assert result["ok"] is True
+    assert ids(result)[-1] == "instance_completion"
+    # Not one more than it takes.
+    assert len(fake.bodies(path)) == len(answers)
+
+
+def test_workers_that_have_not_answered_are_asked_for(run: Run) -> None:
+    answers = [*answers_by((1, 3)), reply(500), *answers_by((2, 5), (1, 4))]
+    with FakeOpenAI(serving(health=[FIVE], chat=answers)) as fake:
+        assert run(fake, timeout=30, **AT_TWO)["ok"] is True
+    asked = [body["nvext"] for body in fake.bodies("/v1/chat/completions")]
+    assert all(extra.pop("extra_fields") == ["worker_id"] for extra in asked)
+    # The other worker is the one of the answer before; where there is none, the router may choose.
+    both = [{"prefill_worker_id": 2**63 + prefill, "decode_worker_id": 2**63 + 4} for prefill in (1, 2)]
+    assert asked == [{}, both[0], {}, both[1]]
+
+
+@pytest.mark.parametrize(
+    ("answers", "observed", "expected", "hint"),
+    [
+        pytest.param(
+            answers_by((1, 3), (2, 5)),
+            f"answers by {2**63 + 3} ({DECODE} at 10.0.0.2), {2**63 + 5} ({DECODE} at 10.0.0.3), still so after",
+            f"answers by {2**63 + 3} ({DECODE} at 10.0.0.2), {2**63 + 4} ({DECODE} at 10.0.0.2)",
+            "A worker that is listed does not take requests",
+            id="by one only",
+        ),
+        pytest.param(
+            [*answers_by((1, 3)), reply(500, {"message": "Failed to generate completions"})],
+            f"answers by {2**63 + 3} ({DECODE} at 10.0.0.2); HTTP 500: Failed to generate completions, still so",
+            "answers by",
+            "A worker that is listed does not take requests",
+            id="the other fails",
+        ),
+        pytest.param(
+            [*answers_by((1, 3)), *answers_by((1, 4), text="<|start|>")],
+            'harmony: found "<|start|>"; expected content without harmony tokens. Workers need --dyn-reasoning-parser',
+            "answers by",
+            "A worker that is listed does not take requests",
+            id="the other answers badly",
+        ),
+        pytest.param(
+            [*answers_by((1, 3)), *answers_by((1, 4), text="")],
+            "completion: found no content, 0 characters of reasoning, ended by stop; expected an answer with text or",
+            "answers by",
+            "A worker that is listed does not take requests",
+            id="the other says nothing",
+        ),
+        pytest.param(
+            serving()["/v1/chat/completions"],
+            "an answer without worker ids",
+            "answers by",
+            "Dynamo before 1.3",
+            id="1.2",
+        ),
+    ],
+)
+def test_not_answered_by_instance(run: Run, answers: list[Answer], observed: str, expected: str, hint: str) -> None:
+    with FakeOpenAI(serving(health=[FIVE], chat=answers)) as fake:
+        result = run(fake, timeout=2, **AT_TWO)
+    assert (result["failed"], result["stage"]) == (True, "instance_completion")
+    found = check(result, "instance_completion")
+    assert found["observed"].startswith(observed)
+    assert found["expected"].startswith(expected)
     assert found["hint"].startswith(hint)
 
 
@@ -1163,6 +1272,8 @@ def test_tls_with_a_private_authority(run: Run, tmp_path: Path) -> None:
         ({"prefill_metrics": ["http://h:9091/metrics"]}, "prefill_metrics is set with disaggregated false"),
         ({"disaggregated": True, "prefill_metrics": ["h:9091/metrics"]}, "prefill_metrics is 'h:9091/metrics'"),
         ({"disaggregated": True, "api": "responses"}, "disaggregated is true with api responses and stream true"),
+        ({"instances": {DECODE: 1}, "answered_by_instance": True}, "answered_by_instance is true without instance_a"),
+        ({**AT_TWO, "api": "responses"}, "answered_by_instance is true with api responses and stream true"),
     ],
 )
 def test_options_that_cannot_work(run: Run, options: dict[str, Any], message: str) -> None:

@@ -196,6 +196,19 @@ def test_no_gpu(fake: FakeHost) -> None:
     assert "leave this host out" in check["hint"]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_host_that_needs_no_gpu(fake: FakeHost, there: bool) -> None:
+    """Neither without any, nor with some that are of no use."""
+    if not there:
+        (fake.root / "sys").rename(fake.root / "elsewhere")
+        fake.smi = None
+    wanted = {"gpu_count": 0, "gpu_products": ["NVIDIA B200"], "driver_floor": "999", "driver_version": "570.1"}
+    result = fake.examine(**wanted, ports=[port()])
+    assert (result["ok"], result["gpu"]["count"]) == (True, 8 if there else 0)
+    assert [check["id"] for check in result["checks"]] == ["systemd", "docker", "port:8080"]
+    assert {"gpu_count", "driver"} < fake.statuses(**wanted, gpus=[0]).keys()
+
+
 def test_gpu_that_the_driver_lost(fake: FakeHost) -> None:
     fake.smi = CommandResult(0, (Path(__file__).parent / "fixtures" / "smi_h200x1.xml").read_text())
     check = fake.check("gpu_count", gpu_count=1)

@@ -44,7 +44,18 @@ from .plan import (
     read_status,
     write_status,
 )
-from .snapshot import STATE, Findings, Manifest, RemoteFile, SnapshotError, file_system, locked, read_manifest, verify
+from .snapshot import (
+    STATE,
+    Findings,
+    Manifest,
+    RemoteFile,
+    SnapshotError,
+    few,
+    file_system,
+    locked,
+    read_manifest,
+    verify,
+)
 
 UNFINISHED = f"{STATE}/partial"
 ARRIVING = f"{STATE}/peers"
@@ -248,12 +259,6 @@ def time_text(seconds: int) -> str:
         return f"{seconds} s"
     hours, minutes = divmod(seconds // 60, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
-
-
-def names_text(files: Sequence[RemoteFile]) -> str:
-    """The first few of a list that may be long."""
-    names = ", ".join(file.path for file in files[:3])
-    return f"{names} and {len(files) - 3} more" if len(files) > 3 else names
 
 
 def occupied(status: os.stat_result) -> int:
@@ -461,7 +466,7 @@ class Fetch:
 
     def repair(self, found: Findings, again: bool) -> None:
         """Fetch once more what is not as the hub has it, and remove it in any case: it must not be served."""
-        names = names_text(found.wanted)
+        names = few([file.path for file in found.wanted])
         for file in found.corrupt:
             (self.directory / file.path).unlink()
         if not again:
@@ -506,9 +511,9 @@ class Fetch:
 
     def from_hub(self, files: Sequence[RemoteFile]) -> None:
         """Run the client until it has brought everything. Raises FetchError when it is of no use to go on."""
-        if not self.plan.hub.url and self.missing(files):
+        if not self.plan.hub.url and (missing := self.missing(files)):
             raise FetchError(
-                f"No host of the play has {names_text(self.missing(files))}, and there is no hub to ask: "
+                f"No host of the play has {few([file.path for file in missing])}, and there is no hub to ask: "
                 "add a host that has all files, or complete the bundle (bundle_dir) on one."
             )
         failures = stalls = 0

@@ -30,6 +30,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
     SnapshotError,
     adopt,
     digests_of,
+    few,
     file_system,
     is_locked,
     locked,
@@ -187,11 +188,6 @@ def describe(found: Findings, count: int) -> str:
         if files:
             parts.append(f"{len(files)} {kind}: {few([file.path for file in files])}")
     return f"Of {count} files, " + "; ".join(parts)
-
-
-def few(names: Sequence[str]) -> str:
-    """The first three, and how many more."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _check_name(directory: Path, manifest: Manifest) -> None:
