@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -177,27 +179,34 @@ def test_what_gets_through_and_fails_leaves_the_old_release_serving(dynamo: Dyna
 
 
 def test_a_host_is_removed_after_what_it_works_on_is_finished(dynamo: Dynamo, before: dict[str, str]) -> None:
-    """About half of the long answers are made by the host that goes."""
     api = dynamo.apis()[0]
     both = workers(dynamo, api)[1]
-    answers = []
-    threads = [
-        Thread(target=lambda: answers.append(complete(api, max_tokens=4000, timeout=300)), daemon=True)
-        for number in range(4)
-    ]
+    answers: list[tuple[dict[str, Any], float]] = []
+
+    def ask_for_much() -> None:
+        """Takes a minute or two, longer than it takes to come to the removal."""
+        answers.append((complete(api, max_tokens=100_000, timeout=600), time.time()))
+
+    threads = [Thread(target=ask_for_much, daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
     dynamo.places["decode"].remove(LATE)
     dynamo.deploy(only=[LATE], withdrawn=[LATE])
     for thread in threads:
-        thread.join(300)
-    assert [answer["usage"]["completion_tokens"] for answer in answers] == [4000] * 4
-    assert {answer["nvext"]["worker_id"]["decode_worker_id"] for answer in answers} == both
+        thread.join(600)
+    assert [answer["usage"]["completion_tokens"] for answer, _ in answers] == [100_000] * 4
+    by = [answer["nvext"]["worker_id"]["decode_worker_id"] for answer, _ in answers]
+    assert set(by) == both
     assert restarted(dynamo, before) == {f"{LATE} decode-0"}
-    units = dynamo.shell(LATE, "ls /etc/systemd/system | grep trtllm-dynamo-; docker ps --quiet", check=False)
-    assert units == ""
+    assert dynamo.shell(LATE, "ls /etc/systemd/system | grep trtllm-dynamo-; docker ps --quiet", check=False) == ""
     assert wait_for(dynamo.complete, 60)
-    assert len(workers(dynamo, api)[1]) == 1
+    (stays,) = workers(dynamo, api)[1]
+    stopping = dynamo.shell(
+        LATE,
+        "journalctl --unit trtllm-dynamo-decode-0 --output short-unix --grep '^Stopping' --lines 1 --quiet",
+    )
+    ended = [moment for (_, moment), worker in zip(answers, by, strict=True) if worker != stays]
+    assert all(moment > float(stopping.split()[0]) for moment in ended), "they were under way when it was told to stop"
 
 
 def test_and_nothing_is_left_to_do(dynamo: Dynamo, before: dict[str, str]) -> None:
