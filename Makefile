@@ -9,6 +9,11 @@ venv := .venv/.made
 # Files whose first line names an interpreter, in the checkout as git would commit it: $(call programs,sh$$) or $(call programs,python).
 programs = $(shell git ls-files -co --exclude-standard ':!collections' ':!*.j2' | xargs -d '\n' awk 'FNR == 1 && /^\#!.*$(1)/ { print FILENAME } { nextfile }')
 
+# A target of this file, with how long it took: $(call timed,target)
+timed = echo "==> make $(1)"; began=$$SECONDS; \
+	$(MAKE) $(1) || { echo "==> make $(1) FAILED after $$((SECONDS - began)) s" >&2; exit 1; }; \
+	echo "==> make $(1) passed in $$((SECONDS - began)) s"
+
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,13 +23,14 @@ demo: lab-up ## Simulated GPU hosts to verified endpoints (LAB_HOSTS=1, LAB_GPU=
 	ansible-playbook site.yml -i inventory/local
 
 .PHONY: test
-test: $(venv) ## Everything that CI runs: lint, unit, sanity, molecule
-	@for step in lint unit sanity molecule; do \
-		echo "==> make $$step"; began=$$SECONDS; \
-		$(MAKE) $$step || { echo "==> make $$step FAILED after $$((SECONDS - began)) s" >&2; exit 1; }; \
-		echo "==> make $$step passed in $$((SECONDS - began)) s"; \
-	done; \
-	echo "==> all passed in $$SECONDS s"
+test: $(venv) ## Everything that CI runs: lint, unit and sanity while the lab is built, then molecule
+	@$(MAKE) --jobs=2 --output-sync=line checks lab-images
+	@$(call timed,molecule)
+	@echo "==> all passed"
+
+.PHONY: checks
+checks: $(venv) ## lint, unit, sanity
+	@for step in lint unit sanity; do $(call timed,$$step); done
 
 .PHONY: lint
 lint: $(venv) ## Style and types of everything in the checkout
@@ -67,6 +73,10 @@ bench-weights: $(venv) ## A model on 1, 2, 4, 8 hosts: from the hub, with rsync,
 .PHONY: docs
 docs: $(venv) ## Write the documents that are generated from specs and data
 	PYTHONPATH=collections python -m tools.docs
+
+.PHONY: lab-images
+lab-images: $(venv) ## Start the lab's internet, with all images, and no host
+	ansible-playbook lab/up.yml --extra-vars '{"lab_hosts": []}'
 
 .PHONY: lab-up
 lab-up: $(venv) ## Start the lab's hosts and its internet

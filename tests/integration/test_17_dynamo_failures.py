@@ -74,15 +74,13 @@ def fleet_of_five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
 
 
 @pytest.fixture(scope="module")
-def alone(fleet_of_five: Dynamo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
-    """The sixth host, with all parts, as the guide has them; withdrawn in the end."""
+def alone(fleet_of_five: Dynamo, tmp_path_factory: pytest.TempPathFactory) -> Dynamo:
+    """The sixth host, with all parts, as the guide has them."""
     places = {kind: [ALONE] for kind in ("control", "frontend", "prefill", "decode")}
     recipes = {f"dynamo_{kind}_recipe_name": f"dynamo_guide_{kind}" for kind in ("prefill", "decode")}
     dynamo = Dynamo(6, tmp_path_factory.mktemp("alone"), places, fleet_of_five.gpu, recipes)
     dynamo.deploy()
-    yield dynamo
-    dynamo.places = {}
-    dynamo.deploy(withdrawn=[ALONE])
+    return dynamo
 
 
 @pytest.fixture(scope="module")
@@ -96,11 +94,15 @@ def five_stack(fleet_of_five: Dynamo) -> Stack:
     return supervised("fleet", fleet_of_five)
 
 
+@pytest.fixture(scope="module")
+def vacated(fleet_of_five: Dynamo, five_stack: Stack, alone: Dynamo) -> None:
+    """The sixth host has Docker, model and images, and no part any more."""
+    fleet_of_five.deploy(only=[ALONE], withdrawn=[ALONE])
+
+
 @pytest.fixture
-def guide_stack(fleet_of_five: Dynamo, alone: Dynamo) -> Iterator[Stack]:
-    """The sixth host again, which has everything but the parts, with the guide's commands: anew for each fault."""
-    alone.places = {}
-    alone.deploy(withdrawn=[ALONE])
+def guide_stack(fleet_of_five: Dynamo, vacated: None) -> Iterator[Stack]:
+    """The sixth host again, with the guide's commands: anew for each fault."""
     api = f"http://{fleet_of_five.address(ALONE)}:8000"
     guide = Guide(fleet_of_five.hosts[ALONE], api)
     guide.start()
@@ -237,24 +239,24 @@ def test_alone_the_host_loses_power(rows: Rows, alone: Dynamo, alone_stack: Stac
 
 
 @pytest.mark.parametrize("part", ["prefill", "decode", "frontend", "nats", "etcd"])
-def test_guide_a_part_is_killed(rows: Rows, alone: Dynamo, guide_stack: Stack, part: str) -> None:
+def test_guide_a_part_is_killed(rows: Rows, fleet_of_five: Dynamo, guide_stack: Stack, part: str) -> None:
     """Nobody starts it again."""
-    row = suffer(rows, guide_stack, f"{part} killed", kill(alone, ALONE, part), patience=60)
+    row = suffer(rows, guide_stack, f"{part} killed", kill(fleet_of_five, ALONE, part), patience=60)
     assert row["failed"] or part in ("nats", "etcd")
 
 
 @pytest.mark.parametrize("seconds", [5, 40])
-def test_guide_etcd_is_away(rows: Rows, alone: Dynamo, guide_stack: Stack, seconds: float) -> None:
+def test_guide_etcd_is_away(rows: Rows, fleet_of_five: Dynamo, guide_stack: Stack, seconds: float) -> None:
     suffer(
         rows,
         guide_stack,
         f"etcd away for {seconds} s",
-        etcd_away(guide_stack, alone, [ALONE], seconds),
+        etcd_away(guide_stack, fleet_of_five, [ALONE], seconds),
         patience=60,
     )
 
 
-def test_guide_the_host_loses_power(rows: Rows, alone: Dynamo, guide_stack: Stack) -> None:
+def test_guide_the_host_loses_power(rows: Rows, fleet_of_five: Dynamo, guide_stack: Stack) -> None:
     row = suffer(rows, guide_stack, "host off for 5 s", power_cut(ALONE, 5), patience=60)
     assert row["seconds"] is None
 
