@@ -40,12 +40,12 @@ def before(dynamo: Dynamo) -> dict[str, str]:
 
 def restarted(dynamo: Dynamo, before: dict[str, str]) -> set[str]:
     """What runs now and did not, and what does not run any more."""
-    return {part for part, _ in set(dynamo.runs().items()) ^ set(before.items())}
+    return {run[0] for run in set(dynamo.runs().items()) ^ set(before.items())}
 
 
 def workers(dynamo: Dynamo, api: str) -> tuple[set[int], set[int]]:
     """Which prefill and which decode workers made the answers to a few questions to a frontend."""
-    found = [complete(api)["nvext"]["worker_id"] for _ in range(6)]
+    found = [complete(api)["nvext"]["worker_id"] for number in range(6)]
     return {ids["prefill_worker_id"] for ids in found}, {ids["decode_worker_id"] for ids in found}
 
 
@@ -180,15 +180,15 @@ def test_a_host_is_removed_after_what_it_works_on_is_finished(dynamo: Dynamo, be
         """Takes a minute or two, longer than it takes to come to the removal."""
         answers.append((complete(api, max_tokens=100_000, timeout=600), time.time()))
 
-    threads = [Thread(target=ask_for_much, daemon=True) for _ in range(4)]
+    threads = [Thread(target=ask_for_much, daemon=True) for number in range(4)]
     for thread in threads:
         thread.start()
     dynamo.places["decode"].remove(LATE)
     dynamo.deploy(only=[LATE], withdrawn=[LATE])
     for thread in threads:
         thread.join(600)
-    assert [answer["usage"]["completion_tokens"] for answer, _ in answers] == [100_000] * 4
-    by = [answer["nvext"]["worker_id"]["decode_worker_id"] for answer, _ in answers]
+    assert [reply[0]["usage"]["completion_tokens"] for reply in answers] == [100_000] * 4
+    by = [reply[0]["nvext"]["worker_id"]["decode_worker_id"] for reply in answers]
     assert set(by) == both
     assert restarted(dynamo, before) == {f"{LATE} decode-0"}
     assert dynamo.shell(LATE, "ls /etc/systemd/system | grep trtllm-dynamo-; docker ps --quiet", check=False) == ""
@@ -198,7 +198,7 @@ def test_a_host_is_removed_after_what_it_works_on_is_finished(dynamo: Dynamo, be
         LATE,
         "journalctl --unit trtllm-dynamo-decode-0 --output short-unix --grep '^Stopping' --lines 1 --quiet",
     )
-    ended = [moment for (_, moment), worker in zip(answers, by, strict=True) if worker != stays]
+    ended = [reply[1] for reply, worker in zip(answers, by, strict=True) if worker != stays]
     assert all(moment > float(stopping.split()[0]) for moment in ended), "they were under way when it was told to stop"
 
 
