@@ -95,9 +95,10 @@ def five_stack(fleet_of_five: Dynamo) -> Stack:
 
 
 @pytest.fixture(scope="module")
-def vacated(fleet_of_five: Dynamo, five_stack: Stack, alone: Dynamo) -> None:
+def vacated(alone: Dynamo) -> None:
     """The sixth host has Docker, model and images, and no part any more."""
-    fleet_of_five.deploy(only=[ALONE], withdrawn=[ALONE])
+    alone.places = {}
+    alone.deploy(withdrawn=[ALONE])
 
 
 @pytest.fixture
