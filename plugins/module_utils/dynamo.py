@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import DYNAMO_RUNTIME, image_name, image_tag
-from ansible_collections.trtllm.fleet.plugins.module_utils.weights.staging import few
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import few
 
 Tree = Mapping[str, Any]
 
@@ -55,6 +55,7 @@ def problems(deployment: Tree) -> list[str]:
     return [
         *_placement(deployment["placement"], deployment["known"]),
         *_release(deployment),
+        *_together(deployment["together"]),
         *_alike(workers, deployment["image"]),
         *_gpus(deployment["workers"]),
         *_ports(deployment, workers),
@@ -97,12 +98,21 @@ def _release(deployment: Tree) -> Iterator[str]:
             "the model's configuration from its own disk: name hosts of workers, or set dynamo_image to a release that "
             f"has it from the workers ({', '.join(others)})."
         )
-    if deployment.get("tls") and not _nats_tls(row):
+    if deployment["tls"] and not _nats_tls(row):
         others = [other for other, its in releases.items() if _nats_tls(its)]
         yield (
             f"dynamo_tls_* are set, and Dynamo {name} speaks no TLS with NATS: set dynamo_image to a release that does "
-            f"({', '.join(others)}), or leave dynamo_tls_* unset."
+            f"({', '.join(others)}), or dynamo_nats_tls to false for NATS without."
         )
+
+
+def _together(groups: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Files of which all are set or none."""
+    for group in groups:
+        missing = [variable for variable, path in group.items() if not path]
+        if missing and len(missing) < len(group):
+            given = [variable for variable in group if variable not in missing]
+            yield f"{few(given)} set, and {few(missing)} not: set all of these, or none."
 
 
 def _nats_tls(row: Tree) -> bool:

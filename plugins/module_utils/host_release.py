@@ -25,9 +25,11 @@ UNIT_SUFFIX = ".service"
 DESCRIPTION = "release.json"
 # In the files this stands for the release's directory, whose name follows from them.
 PLACEHOLDER = "@release@"
+SECRET = "(a secret)"
 NAME_LENGTH = 12  # hexadecimal digits of SHA-256: enough to tell the few releases of a host apart
 
 FILE_MODE = 0o644
+SECRET_MODE = 0o600
 DIRECTORY_MODE = 0o755
 
 # Seconds. systemctl answers in milliseconds; for stopping, systemd keeps each unit's own TimeoutStopSec.
@@ -167,11 +169,13 @@ class HostReleases:
         except (OSError, ValueError, TypeError) as error:
             raise ReleaseError(f"{path} cannot be read: {error}") from None
 
-    def stage(self, files: Mapping[str, str]) -> Staged:
-        """Write the release with these files, by name, and no others.
+    def stage(self, files: Mapping[str, str], secrets: Mapping[str, str] | None = None) -> Staged:
+        """Write the release with these files, by name, and no others. ``secrets`` are files that only root may read.
 
         Differences are to it, else to the one verified last.
         """
+        secret = set(secrets or {})
+        files = {**files, **(secrets or {})}
         for file, text in files.items():
             if not isinstance(text, str):
                 raise ReleaseError(f"files: {file!r} is {text!r}; it must be a text, so put quotes around it")
@@ -186,15 +190,17 @@ class HostReleases:
         differences, intact = [], True
         for file, text in sorted(files.items()):
             path, text = directory / file, text.replace(PLACEHOLDER, str(directory))
-            if _is(path, text):
+            mode = SECRET_MODE if file in secret else FILE_MODE
+            if _is(path, text, mode):
                 continue
             intact = intact and file == DESCRIPTION
             known = path if path.exists() else before / file
             old = known.read_text(errors="replace") if known.exists() else ""
             header = {"before_header": str(known) if old else "", "after_header": str(path)}
-            differences.append({"before": old, "after": text, **header})
+            shown = {"before": SECRET if old else "", "after": f"{SECRET}, another"} if file in secret else {}
+            differences.append({"before": old, "after": text, **shown, **header})
             if not self._check_mode:
-                _write(path, text)
+                _write(path, text, mode)
         for stranger in sorted(set(_names(directory)) - set(files)):
             # An editor's, or left by a full disk: nothing that runs was started from it.
             differences.append({"before": f"{directory / stranger}\n", "after": ""})
@@ -310,18 +316,20 @@ def _names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
 
 
-def _is(path: Path, text: str) -> bool:
-    """Whether a path is a plain file with this text and the right mode."""
+def _is(path: Path, text: str, mode: int) -> bool:
+    """Whether a path is a plain file with this text and mode."""
     if path.is_symlink() or not path.is_file():
         return False
-    return path.read_bytes() == text.encode() and path.stat().st_mode & 0o7777 == FILE_MODE
+    return path.read_bytes() == text.encode() and path.stat().st_mode & 0o7777 == mode
 
 
-def _write(path: Path, text: str) -> None:
-    """Put the file there whole or not at all."""
+def _write(path: Path, text: str, mode: int) -> None:
+    """Put the file there whole or not at all; nobody reads it before it has its mode."""
     new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    new.touch(SECRET_MODE)
     new.write_text(text)
-    new.chmod(FILE_MODE)
+    new.chmod(mode)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     os.replace(new, path)

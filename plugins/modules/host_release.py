@@ -49,6 +49,9 @@ options:
       - C(@release@) in them stands for the release's directory.
       - C(release.json) describes what is served. Its content is no part of the release's name.
     type: dict
+  secrets:
+    description: For V(staged), further files, which only root may read, and whose content no diff shows.
+    type: dict
   name:
     description: Name of a release, for V(started) and V(verified).
     type: str
@@ -155,7 +158,7 @@ def apply(releases: HostReleases, given: dict[str, Any]) -> dict[str, Any]:
     """Reach the state asked for; the answer is the module's result. Raises ReleaseError and OSError."""
     state, name = given["state"], given["name"]
     if state == "staged":
-        staged, serving = releases.stage(given["files"]), releases.serving()
+        staged, serving = releases.stage(given["files"], given["secrets"]), releases.serving()
         return dict(
             changed=bool(staged.differences),
             diff=staged.differences,
@@ -181,6 +184,7 @@ def main() -> None:
             root=dict(type="path", default="/etc/trtllm-fleet"),
             state=dict(type="str", required=True, choices=["staged", "started", "verified", "withdrawn"]),
             files=dict(type="dict"),
+            secrets=dict(type="dict", no_log=True),
             name=dict(type="str"),
             units=dict(type="list", elements="str", default=[]),
             restart=dict(type="bool", default=False),

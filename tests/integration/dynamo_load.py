@@ -32,8 +32,11 @@ def ask(url: str, body: Any = None, timeout: float = 30) -> Any:
     """The decoded answer to a GET, or to a POST of a body; OSError, also for another status than 200, or ValueError."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with OPENER.open(request, timeout=timeout) as response:
-        return json.load(response)
+    try:
+        with OPENER.open(request, timeout=timeout) as response:
+            return json.load(response)
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"{url} was cut off: {error!r}") from error
 
 
 def complete(api: str, max_tokens: int = 8, timeout: float = 30, prompt: str = "Are you there?") -> dict[str, Any]:
@@ -76,7 +79,7 @@ class Load:
                 return f"{refused.code}"
             except TimeoutError:
                 return "timeout"
-            except (OSError, ValueError, http.client.HTTPException) as failed:
+            except (OSError, ValueError) as failed:
                 reason = getattr(failed, "reason", failed)
                 if isinstance(reason, TimeoutError):
                     return "timeout"

@@ -49,6 +49,10 @@ COMMON: Deployment = {
     },
     "port_ranges": {"dynamo_prefill_port": 9100, "dynamo_decode_port": 9200},
     "tls": False,
+    "together": [
+        {"dynamo_tls_ca_file": "", "dynamo_tls_certificate_file": "", "dynamo_tls_key_file": ""},
+        {"dynamo_frontend_certificate_file": "/etc/ssl/api.pem", "dynamo_frontend_key_file": "/etc/ssl/api.key"},
+    ],
 }
 ONE: Deployment = {
     **COMMON,
@@ -241,6 +245,12 @@ MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(5
         ),
         (FIVE, change("addresses", "gpu2", to="127.0.1.1"), r"gpu2 \(127\.0\.1\.1\)", "dynamo_interface"),
         (FIVE, change("addresses", "ctl3", to=""), r"ctl3 \(none\)", "dynamo_interface"),
+        (
+            ONE,
+            change("together", 0, "dynamo_tls_key_file", to="/etc/ssl/dynamo.key"),
+            "dynamo_tls_key_file set, and dynamo_tls_ca_file, dynamo_tls_certificate_file not",
+            "all of these, or none",
+        ),
         (FIVE, change("tls", to=True), "Dynamo 1.3 speaks no TLS with NATS", r"dynamo_image .* \(1\.5, 1\.6\)"),
     ],
 )

@@ -155,6 +155,24 @@ def test_stage_writes_the_files_and_knows_them_again(host: Host) -> None:
     assert host.tree() == before
 
 
+def test_secrets_are_for_root_and_in_no_diff(host: Host) -> None:
+    staged = host.releases().stage(ONE, {"password": "open sesame"})
+    path = host.releases().path(staged.name) / "password"
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("open sesame", 0o600)
+    assert host.releases().stage(ONE, {"password": "open sesame"}).differences == []
+    other = host.releases(True).stage(ONE, {"password": "abracadabra"})
+    assert other.name != staged.name
+    shown = json.dumps([*staged.differences, *other.differences])
+    assert "password" in shown
+    assert "sesame" not in shown
+    assert "abracadabra" not in shown
+    path.chmod(0o644)
+    assert [
+        Path(found["after_header"]).name
+        for found in host.releases().stage(ONE, {"password": "open sesame"}).differences
+    ] == ["password"]
+
+
 def test_name_follows_from_what_runs() -> None:
     assert name_release(ONE) == name_release({**ONE, "release.json": "{}"})
     assert name_release(ONE) != name_release(TWO)
