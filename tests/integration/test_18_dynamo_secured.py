@@ -1,0 +1,89 @@
+"""One host with everything that keeps strangers out: TLS for etcd, a password for NATS, HTTPS for the API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.conftest import lab
+from tests.integration.dynamo_fleet import PREFIX, Dynamo, changed, said
+
+HOST = f"{PREFIX}1"
+PASSWORD = 'open "sesame" $HOME %n'
+FOLDER = "/etc/ssl/dynamo"
+CERTIFICATES = f"""
+set -e
+mkdir -p {FOLDER} && cd {FOLDER}
+openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=fleet -keyout ca.key -out ca.pem
+openssl req -newkey rsa:2048 -nodes -subj /CN=host -keyout key.pem -out request.pem
+printf 'subjectAltName=IP:127.0.0.1\\nextendedKeyUsage=serverAuth,clientAuth\\n' > extensions
+openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile extensions \\
+  -out certificate.pem
+"""
+SECURED = {
+    "dynamo_listen_address": "127.0.0.1",
+    "dynamo_tls_ca_file": f"{FOLDER}/ca.pem",
+    "dynamo_tls_certificate_file": f"{FOLDER}/certificate.pem",
+    "dynamo_tls_key_file": f"{FOLDER}/key.pem",
+    "dynamo_nats_tls": False,
+    "dynamo_nats_password": PASSWORD,
+    "dynamo_frontend_certificate_file": f"{FOLDER}/certificate.pem",
+    "dynamo_frontend_key_file": f"{FOLDER}/key.pem",
+    "dynamo_check": {"tool_call": False, "ca_file": f"{FOLDER}/ca.pem"},
+}
+TO_NATS = """python3 -c '
+import socket
+nats = socket.create_connection(("127.0.0.1", 4222), 5)
+nats.recv(4096)
+nats.sendall(b"CONNECT {}\\r\\nPING\\r\\n")
+print(nats.recv(4096).decode())'
+"""
+
+
+@pytest.fixture(scope="module")
+def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
+    places = {kind: [HOST] for kind in ("control", "frontend", "prefill", "decode")}
+    dynamo = Dynamo(1, tmp_path_factory.mktemp("secured"), places, gpu="b200x2", variables=dict(SECURED))
+    lab("up", "--extra-vars", f"lab_recreate={HOST}", environment=dynamo.environment)
+    dynamo.shell(HOST, CERTIFICATES)
+    yield dynamo
+    lab("down", environment=dynamo.environment)
+
+
+def test_what_the_release_cannot_do_is_refused(dynamo: Dynamo) -> None:
+    run = dynamo.play(dynamo_nats_tls=True)
+    assert run.status != 0
+    assert "speaks no TLS with NATS" in said(run)
+    assert "dynamo_nats_tls to false" in said(run)
+    assert set(changed(run).values()) == {0}
+
+
+def test_it_serves(dynamo: Dynamo) -> None:
+    run = dynamo.deploy("--diff")
+    assert "https://127.0.0.1:8000" in run.output
+    assert PASSWORD not in run.output
+
+
+def test_strangers_are_not_answered(dynamo: Dynamo) -> None:
+    files = f"--cert {FOLDER}/certificate.pem --key {FOLDER}/key.pem"
+    etcd = f"curl --silent --max-time 5 --cacert {FOLDER}/ca.pem %s https://127.0.0.1:2379/health"
+    assert '"true"' in dynamo.shell(HOST, etcd % files)
+    assert dynamo.shell(HOST, etcd % "", check=False) == ""
+    assert "Authorization Violation" in dynamo.shell(HOST, TO_NATS)
+    assert dynamo.shell(HOST, "curl --silent --max-time 5 http://127.0.0.1:8000/health", check=False) == ""
+
+
+def test_the_password_is_where_only_root_reads_it(dynamo: Dynamo) -> None:
+    found = dynamo.shell(
+        HOST, "grep --recursive --files-with-matches sesame /etc /var/lib/trtllm-fleet /run /tmp"
+    ).split()
+    assert len(found) == 4
+    assert set(dynamo.shell(HOST, f"stat --format %a {' '.join(found)}").split()) == {"600"}
+    assert dynamo.shell(HOST, "journalctl --quiet --grep sesame", check=False) == ""
+
+
+def test_a_second_run_changes_nothing(dynamo: Dynamo) -> None:
+    before = dynamo.runs()
+    assert set(changed(dynamo.deploy()).values()) == {0}
+    assert dynamo.runs() == before
