@@ -137,6 +137,7 @@ def test_a_decode_option_restarts_decode_workers_alone_one_after_the_other(
 def test_a_bad_worker_option_is_refused_before_anything_changes(dynamo: Dynamo, before: dict[str, str]) -> None:
     run = dynamo.play(dynamo_decode_engine_options={"max_bach_size": 64})
     assert run.status != 0
+    assert "dynamo_decode_engine_options" in said(run)
     assert "max_bach_size" in said(run)
     assert "max_batch_size" in said(run)
     assert set(changed(run).values()) <= {0}
