@@ -24,7 +24,7 @@ demo: lab-up ## Simulated GPU hosts to verified endpoints (LAB_HOSTS=1, LAB_GPU=
 
 .PHONY: test
 test: $(venv) ## Everything that CI runs: lint, unit and sanity while the lab is built, then molecule
-	@$(MAKE) --jobs=2 --output-sync=line checks lab-images
+	@$(MAKE) --jobs=2 checks lab-images
 	@$(call timed,molecule)
 	@echo "==> all passed"
 
