@@ -17,7 +17,7 @@ options:
   _input:
     description:
       - C(placement) has the hosts of C(control), C(frontend), C(prefill) and C(decode); C(known) those of the
-        inventory; C(models) those with the model's files; C(addresses) each host's IP.
+        inventory; C(addresses) each host's IP.
       - C(workers) has the recipes of C(prefill) and C(decode) by host, as role P(trtllm.fleet.serving_recipe#role)
         makes them.
       - C(ports) has the ports of the frontend (C(dynamo_port)) and of the control hosts by variable; C(port_ranges) the

@@ -81,7 +81,7 @@ def _placement(placement: Mapping[str, Sequence[str]], known: Sequence[str]) -> 
 
 def _release(deployment: Tree) -> Iterator[str]:
     """What the release of Dynamo can do."""
-    releases, frontends = deployment["releases"], deployment["placement"]["frontend"]
+    releases, placement = deployment["releases"], deployment["placement"]
     try:
         name, row = release_row(deployment["image"], releases)
     except ValueError as error:
@@ -90,7 +90,7 @@ def _release(deployment: Tree) -> Iterator[str]:
     mode = deployment["router_mode"]
     if mode not in row["router_modes"]:
         yield f"dynamo_router_mode is {mode}, and Dynamo {name} has {', '.join(row['router_modes'])}: set one of these."
-    without = sorted({*frontends} - {*deployment["models"]})
+    without = sorted({*placement["frontend"]} - {*placement["prefill"], *placement["decode"]})
     if row["model_card"] == "path" and without:
         others = [other for other, its in releases.items() if its["model_card"] != "path"]
         yield (

@@ -60,7 +60,6 @@ ONE: Deployment = {
     "known": ["gpu1"],
     "workers": {"gpu1": HALVES},
     "addresses": {"gpu1": "127.0.0.1"},
-    "models": ["gpu1"],
 }
 HOSTS = ["ctl1", "ctl2", "ctl3", "gpu1", "gpu2"]
 FIVE: Deployment = {
@@ -69,7 +68,6 @@ FIVE: Deployment = {
     "known": [*HOSTS, "gpu3"],
     "workers": {"gpu1": {"prefill": PAIRS["prefill"]}, "gpu2": {"decode": PAIRS["decode"]}},
     "addresses": {host: f"10.0.0.{number}" for number, host in enumerate(HOSTS, 1)},
-    "models": ["gpu1", "gpu2"],
 }
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights import fetch, plan, resume, snapshot
-from tests.unit.weights_hub import AGAIN, GATED, LARGE, LAST, MB, PUBLIC, TOKEN, Host, LabHub, build
+from tests.unit.weights_hub import AGAIN, GATED, LARGE, LAST, MB, PATIENT, PUBLIC, TOKEN, Host, LabHub, build
 
 
 @pytest.fixture(scope="module")
@@ -263,11 +263,11 @@ def test_a_stop_of_the_service_is_prompt_and_told(hub: LabHub, host: Host) -> No
 
 def test_a_hub_that_stalls_is_left_and_asked_again(hub: LabHub, host: Host) -> None:
     # Less than the ten seconds of the client itself.
-    host.plan["stall_timeout"] = 2
+    host.plan["stall_timeout"] = 6
     hub.fault(kind="stall", path_glob=f"*{LAST}", after_bytes=8 * MB, times=1)
     done = host.fetch()
     assert done.returncode == 0, done.stderr
-    assert "No byte for 2 s" in done.stdout
+    assert "No byte for 6 s" in done.stdout
     host.assert_whole()
     assert hub.served() <= AGAIN * host.manifest.total_bytes
 
@@ -336,7 +336,7 @@ def test_a_gated_repository_needs_a_token_that_nobody_gets_to_see(hub: LabHub, t
 
 def test_the_way_to_the_hub_may_lead_through_a_proxy(hub: LabHub, tmp_path: Path) -> None:
     # The lab's hub does for one: it takes the path of a request, whichever host that names.
-    host = Host(tmp_path, hub, PUBLIC, stall_timeout=2, attempts=1)
+    host = Host(tmp_path, hub, PUBLIC, attempts=1)
     host.plan["hub"].update(url="http://hub.invalid", proxy=hub.url)
     done = host.fetch()
     assert done.returncode == 0, done.stderr
@@ -345,6 +345,7 @@ def test_the_way_to_the_hub_may_lead_through_a_proxy(hub: LabHub, tmp_path: Path
 
     (host.directory / "config.json").unlink()
     host.plan["hub"]["no_proxy"] = "hub.invalid"
+    host.plan["stall_timeout"] = 2
     done = host.fetch()
     assert done.returncode == 1
     assert "cannot resolve the name in http://hub.invalid" in done.stderr
@@ -364,6 +365,7 @@ def test_a_hub_of_a_private_ca_is_trusted_when_told(hub: LabHub, tmp_path: Path)
     assert "set model_weights_ca_file for a private CA" in done.stderr
 
     host.plan["hub"]["ca_file"] = str(certificate)
+    host.plan["stall_timeout"] = PATIENT
     done = host.fetch()
     assert done.returncode == 0, done.stderr
     host.assert_whole()

@@ -32,6 +32,8 @@ LAST = "model-00014-of-00014.safetensors"
 TIMEOUT = 600
 # How much of the model may be fetched, all in all, when something breaks off.
 AGAIN = 1.05
+# Seconds without a byte until the client is killed. On a busy machine its start alone takes several.
+PATIENT = 20
 
 
 def build(directory: Path) -> Path:
@@ -99,7 +101,7 @@ class Host:
             "hub": {"url": hub.url, "token_file": "", "ca_file": "", "proxy": "", "no_proxy": ""},
             "client": sys.prefix,
             "workers": 2,
-            "stall_timeout": 6,
+            "stall_timeout": PATIENT,
             "attempts": 3,
             "max_rate": 0,
             "share": None,
