@@ -52,7 +52,7 @@ sanity: $(venv) ## ansible-test sanity, on every Python here that a host may hav
 
 .PHONY: molecule
 molecule: $(venv) ## The Molecule scenarios on lab hosts, one after the other (SCENARIO=default fleet)
-	@for scenario in $(or $(SCENARIO),$(notdir $(wildcard molecule/*))); do molecule test --scenario-name $$scenario; done
+	@for scenario in $(or $(SCENARIO),$(patsubst molecule/%/molecule.yml,%,$(wildcard molecule/*/molecule.yml))); do molecule test --scenario-name $$scenario; done
 
 .PHONY: faults
 faults: $(venv) ## Dry run, faults, recovery and secrets on a lab host (slow)

@@ -76,7 +76,8 @@ def role_readme(role: Path) -> str:
             parts.append(f"## Entry point `{entry}`\n")
         parts.append(sentences(spec["short_description"])[0].rstrip(".") + ".\n")
         parts.append(bullets(sentences(spec.get("description"))))
-        if spec.get("options"):
+        # An entry point with the role's own variables has them by an alias.
+        if spec.get("options") and (entry == "main" or spec["options"] is not specs["main"].get("options")):
             parts.append(options_table("Variable", spec["options"]))
     return "\n".join(part for part in parts if part)
 

@@ -63,7 +63,14 @@ class Dynamo:
     def hosts(self) -> dict[str, Fleet]:
         return {name: Fleet(name, self.environment) for name in self.names}
 
-    def play(self, *arguments: str, only: Sequence[str] = (), withdrawn: Sequence[str] = (), **variables: Any) -> Run:
+    def play(
+        self,
+        *arguments: str,
+        playbook: str = PLAYBOOK,
+        only: Sequence[str] = (),
+        withdrawn: Sequence[str] = (),
+        **variables: Any,
+    ) -> Run:
         """Run the playbook. withdrawn: hosts of no part. only: those it is limited to."""
         inventory = {
             "dynamo": {
@@ -77,7 +84,7 @@ class Dynamo:
         groups = self.folder / "groups.yml"
         groups.write_text(yaml.safe_dump(inventory, sort_keys=False))
         limit = ["--limit", ",".join(only)] if only else []
-        return self.hosts[self.names[0]].playbook(PLAYBOOK, "-i", str(groups), *limit, *arguments, **variables)
+        return self.hosts[self.names[0]].playbook(playbook, "-i", str(groups), *limit, *arguments, **variables)
 
     def deploy(self, *arguments: str, **given: Any) -> Run:
         """Run the playbook, which has to succeed."""

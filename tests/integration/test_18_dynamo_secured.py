@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.conftest import lab
-from tests.integration.dynamo_fleet import PREFIX, Dynamo, changed, said
+from tests.integration.dynamo_fleet import PLAYBOOK, PREFIX, Dynamo, changed, said
 
 HOST = f"{PREFIX}1"
 PASSWORD = 'open "sesame" $HOME %n'
@@ -15,7 +15,8 @@ FOLDER = "/etc/ssl/dynamo"
 CERTIFICATES = f"""
 set -e
 mkdir -p {FOLDER} && cd {FOLDER}
-openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=fleet -keyout ca.key -out ca.pem
+openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=fleet -keyout ca.key -out ca.pem \\
+  -addext keyUsage=critical,keyCertSign
 openssl req -newkey rsa:2048 -nodes -subj /CN=host -keyout key.pem -out request.pem
 printf 'subjectAltName=IP:127.0.0.1\\nextendedKeyUsage=serverAuth,clientAuth\\n' > extensions
 openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile extensions \\
@@ -83,7 +84,8 @@ def test_the_password_is_where_only_root_reads_it(dynamo: Dynamo) -> None:
     assert dynamo.shell(HOST, "journalctl --quiet --grep sesame", check=False) == ""
 
 
-def test_a_second_run_changes_nothing(dynamo: Dynamo) -> None:
+@pytest.mark.parametrize("playbook", [PLAYBOOK, "tests/integration/dynamo_role.yml"], ids=["playbook", "role"])
+def test_a_second_run_changes_nothing(dynamo: Dynamo, playbook: str) -> None:
     before = dynamo.runs()
-    assert set(changed(dynamo.deploy()).values()) == {0}
+    assert set(changed(dynamo.deploy(playbook=playbook)).values()) == {0}
     assert dynamo.runs() == before

@@ -14,14 +14,6 @@ def knows_cdi(host):
     return int(host.check_output("docker --version").split()[2].split(".")[0]) >= 25
 
 
-def request(host, path, body=None):
-    """Status and decoded body of one request, sent from the host itself."""
-    data = f"--header 'Content-Type: application/json' --data '{json.dumps(body)}'" if body else ""
-    answer = host.check_output(f"curl --silent --max-time 30 --write-out '\\n%{{http_code}}' {data} {API}{path}")
-    text, _, status = answer.rpartition("\n")
-    return int(status), json.loads(text) if text.startswith(("{", "[")) else text
-
-
 @pytest.mark.parametrize(
     "unit", ["docker.service", "nvidia-persistenced.service", "nvidia-fabricmanager.service", UNIT]
 )
@@ -95,16 +87,14 @@ def test_api_listens_on_loopback_only(host):
     assert not host.socket("tcp://0.0.0.0:8000").is_listening
 
 
-def test_model_and_completion(host):
-    status, models = request(host, "/v1/models")
-    assert (status, [model["id"] for model in models["data"]]) == (200, ["gpt-oss-120b"])
+def test_model_and_completion(ask):
+    assert [model["id"] for model in ask(f"{API}/v1/models")["data"]] == ["gpt-oss-120b"]
     question = {
         "model": "gpt-oss-120b",
         "messages": [{"role": "user", "content": "Where is New York?"}],
         "max_tokens": 16,
     }
-    status, answer = request(host, "/v1/chat/completions", question)
-    assert status == 200
+    answer = ask(f"{API}/v1/chat/completions", question)
     assert answer["choices"][0]["message"]["content"]
     assert answer["usage"]["completion_tokens"] == 16
 

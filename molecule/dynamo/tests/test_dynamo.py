@@ -1,26 +1,12 @@
 """What an operator would look at by hand: systemd, sockets, the disk and the API, not the role's variables."""
 
 import json
-import re
 
 import pytest
 
 PARTS = ["etcd", "nats", "frontend", "prefill-0", "decode-0"]
 API = "http://127.0.0.1:8000"
 MODEL = "openai/gpt-oss-120b"
-
-
-def request(host, path, body=None):
-    """Decoded body of one request that has to be answered with 200, sent from the host itself."""
-    data = f"--header 'Content-Type: application/json' --data '{json.dumps(body)}'" if body else ""
-    return json.loads(host.check_output(f"curl --silent --show-error --fail --max-time 60 {data} {API}{path}"))
-
-
-def sockets(host, part):
-    """Local addresses of what the part's processes listen on, TCP and UDP, with their ports."""
-    processes = set(host.check_output(f"docker top trtllm-dynamo-{part} -e -o pid").split()[1:])
-    lines = host.check_output("ss --listening --numeric --tcp --udp --processes --no-header").splitlines()
-    return [line.split()[4] for line in lines if processes & set(re.findall(r"pid=(\d+)", line))]
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -37,10 +23,8 @@ def test_no_unit_failed_and_there_is_no_other(host):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_every_socket_is_on_loopback(host, part):
-    found = sockets(host, part)
-    assert found
-    assert {address.rpartition(":")[0] for address in found} == {"127.0.0.1"}
+def test_every_socket_is_on_loopback(listening, part):
+    assert listening(f"trtllm-dynamo-{part}") == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize(("part", "gpus"), [("prefill-0", "0 1 2 3"), ("decode-0", "4 5 6 7")])
@@ -60,17 +44,16 @@ def test_data_is_on_the_host(host):
     assert [mount["Source"] for mount in container["Mounts"] if "/var/lib/docker/" in mount["Source"]] == []
 
 
-def test_both_kinds_of_worker_are_listed_once(host):
-    instances = request(host, "/health")["instances"]
+def test_both_kinds_of_worker_are_listed_once(ask):
+    instances = ask(f"{API}/health")["instances"]
     components = sorted(item["component"] for item in instances if item["endpoint"] == "generate")
     assert components == ["backend", "prefill"]
 
 
-def test_a_completion_goes_from_a_prefill_to_a_decode_worker(host):
-    assert MODEL in [model["id"] for model in request(host, "/v1/models")["data"]]
-    answer = request(
-        host,
-        "/v1/chat/completions",
+def test_a_completion_goes_from_a_prefill_to_a_decode_worker(ask):
+    assert MODEL in [model["id"] for model in ask(f"{API}/v1/models")["data"]]
+    answer = ask(
+        f"{API}/v1/chat/completions",
         {
             "model": MODEL,
             "messages": [{"role": "user", "content": "Where is New York?"}],
@@ -83,9 +66,9 @@ def test_a_completion_goes_from_a_prefill_to_a_decode_worker(host):
     assert workers["prefill_worker_id"] != workers["decode_worker_id"]
 
 
-def test_the_guides_own_request_is_answered(host):
+def test_the_guides_own_request_is_answered(ask):
     question = "Explain the concept of disaggregated serving in LLM inference in 3 sentences."
     body = {"model": MODEL, "input": question, "max_output_tokens": 200, "stream": False}
-    answer = request(host, "/v1/responses", body)
+    answer = ask(f"{API}/v1/responses", body)
     assert answer["object"] == "response"
     assert answer["output"]

@@ -1,8 +1,5 @@
 """Three hosts, each with its part, and one API."""
 
-import json
-import re
-
 import pytest
 
 PARTS = {
@@ -10,6 +7,7 @@ PARTS = {
     "spread-2": ["prefill-0"],
     "spread-3": ["decode-0", "decode-1"],
 }
+API = "http://spread-1:8000"
 MODEL = "openai/gpt-oss-120b"
 
 
@@ -22,21 +20,6 @@ def parts(host):
 def address(host):
     """The host's address on the network that the parts talk over."""
     return host.check_output("ip -4 -oneline address show dev eth0").split()[3].partition("/")[0]
-
-
-def request(host, path, body=None):
-    """Decoded body of one request to the frontend that has to be answered with 200, sent from the host."""
-    data = f"--header 'Content-Type: application/json' --data '{json.dumps(body)}'" if body else ""
-    url = f"http://spread-1:8000{path}"
-    return json.loads(host.check_output(f"curl --silent --show-error --fail --max-time 60 {data} {url}"))
-
-
-def sockets(host, part):
-    """Local addresses of what the part's processes listen on, TCP and UDP."""
-    processes = set(host.check_output(f"docker top trtllm-dynamo-{part} -e -o pid").split()[1:])
-    lines = host.check_output("ss --listening --numeric --tcp --udp --processes --no-header").splitlines()
-    found = [line.split()[4] for line in lines if processes & set(re.findall(r"pid=(\d+)", line))]
-    return {socket.rpartition(":")[0] for socket in found}
 
 
 def test_its_parts_run_and_no_other(host, parts):
@@ -52,9 +35,9 @@ def test_its_parts_run_and_no_other(host, parts):
     assert host.check_output("systemctl --failed --no-legend --plain") == ""
 
 
-def test_every_socket_is_on_the_chosen_interface_or_loopback(host, parts, address):
+def test_every_socket_is_on_the_chosen_interface_or_loopback(listening, parts, address):
     for part in parts:
-        found = sockets(host, part)
+        found = listening(f"trtllm-dynamo-{part}")
         assert found, part
         assert found <= {address, "127.0.0.1"}, part
 
@@ -67,12 +50,12 @@ def test_workers_of_the_fleet_have_different_hostnames(host, parts):
             assert name == f"{host.check_output('hostname')}-{part}"
 
 
-def test_every_worker_is_listed_once(host):
-    instances = [item for item in request(host, "/health")["instances"] if item["endpoint"] == "generate"]
+def test_every_worker_is_listed_once(ask):
+    instances = [item for item in ask(f"{API}/health")["instances"] if item["endpoint"] == "generate"]
     assert sorted(item["component"] for item in instances) == ["backend", "backend", "prefill"]
 
 
-def test_a_completion_goes_from_a_prefill_to_a_decode_worker(host):
+def test_a_completion_goes_from_a_prefill_to_a_decode_worker(ask):
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": "Where is New York?"}],
@@ -81,7 +64,7 @@ def test_a_completion_goes_from_a_prefill_to_a_decode_worker(host):
     }
     prefill, decode = set(), set()
     for _ in range(6):
-        answer = request(host, "/v1/chat/completions", body)
+        answer = ask(f"{API}/v1/chat/completions", body)
         assert answer["usage"]["completion_tokens"] == 16
         prefill.add(answer["nvext"]["worker_id"]["prefill_worker_id"])
         decode.add(answer["nvext"]["worker_id"]["decode_worker_id"])
@@ -89,6 +72,6 @@ def test_a_completion_goes_from_a_prefill_to_a_decode_worker(host):
     assert not prefill & decode
 
 
-def test_responses_are_answered(host):
+def test_responses_are_answered(ask):
     body = {"model": MODEL, "input": "Where is New York?", "max_output_tokens": 16, "stream": False}
-    assert request(host, "/v1/responses", body)["output"]
+    assert ask(f"{API}/v1/responses", body)["output"]

@@ -12,12 +12,8 @@ def test_there_is_no_way_out(host):
     assert host.check_output("ip route show default") == ""
 
 
-def test_it_serves(host):
-    answer = host.check_output(
-        "curl --silent --fail --max-time 30 --header 'Content-Type: application/json' "
-        f"--data '{json.dumps(BODY)}' {API}/v1/chat/completions"
-    )
-    assert json.loads(answer)["choices"]
+def test_it_serves(ask):
+    assert ask(f"{API}/v1/chat/completions", BODY)["choices"]
 
 
 def test_every_byte_of_the_weights_is_as_the_hub_had_it(host):
