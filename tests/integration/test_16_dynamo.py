@@ -43,9 +43,9 @@ def restarted(dynamo: Dynamo, before: dict[str, str]) -> set[str]:
     return {run[0] for run in set(dynamo.runs().items()) ^ set(before.items())}
 
 
-def workers(dynamo: Dynamo, api: str) -> tuple[set[int], set[int]]:
-    """Which prefill and which decode workers made the answers to a few questions to a frontend."""
-    found = [complete(api)["nvext"]["worker_id"] for number in range(6)]
+def workers(dynamo: Dynamo, api: str, prompt: str = "Are you there?") -> tuple[set[int], set[int]]:
+    """Which prefill and which decode workers made the answers to a few equal questions to a frontend."""
+    found = [complete(api, prompt=prompt)["nvext"]["worker_id"] for number in range(6)]
     return {ids["prefill_worker_id"] for ids in found}, {ids["decode_worker_id"] for ids in found}
 
 
@@ -206,3 +206,13 @@ def test_a_host_is_removed_after_what_it_works_on_is_finished(dynamo: Dynamo, be
 def test_and_nothing_is_left_to_do(dynamo: Dynamo, before: dict[str, str]) -> None:
     assert set(changed(dynamo.deploy(withdrawn=[LATE])).values()) == {0}
     assert restarted(dynamo, before) == set()
+
+
+def test_a_router_that_knows_the_caches_sends_a_prompt_where_it_was_read_before(dynamo: Dynamo) -> None:
+    dynamo.variables["dynamo_router_mode"] = "kv"
+    dynamo.deploy(withdrawn=[LATE])
+    long = "Explain the concept of disaggregated serving in LLM inference. " * 40
+    for api in dynamo.apis():
+        assert len(workers(dynamo, api, long)[0]) == 1
+        reply = complete(api, prompt=long)
+        assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] > reply["usage"]["prompt_tokens"] / 2

@@ -74,7 +74,7 @@ class Benchmark:
     def result(self, process: subprocess.Popen[str], results: Path) -> Result:
         """Wait for the end and count."""
         said, _ = process.communicate(timeout=900)
-        (file,) = [*results.rglob("profile_export_aiperf.json")] or [None]
+        file = next(results.rglob("profile_export_aiperf.json"), None)
         assert file, said
         found: dict[str, Any] = json.loads(file.read_text())
         assert not found["was_cancelled"], said
