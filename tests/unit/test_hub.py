@@ -376,16 +376,16 @@ def test_an_answer_cut_short_is_asked_for_again(script: Script) -> None:
 
 
 def test_silence_ends_at_the_timeout(script: Script) -> None:
-    script.on(INFO, lambda _connection: time.sleep(3))
+    script.on(INFO, lambda _connection: time.sleep(8))
     before = time.monotonic()
     with pytest.raises(HubError, match=r"cannot be reached \(timed out"):
         manifest_of(script.url, timeout=0.2, retries=1)
-    assert time.monotonic() - before < 2
+    assert time.monotonic() - before < 6
 
 
 def test_a_trickle_ends_at_the_deadline(script: Script) -> None:
     def trickle(connection: Any) -> None:
-        for _second in range(60):
+        for _second in range(200):
             connection.write(b" ")
             connection.flush()
             time.sleep(0.05)
@@ -394,7 +394,7 @@ def test_a_trickle_ends_at_the_deadline(script: Script) -> None:
     before = time.monotonic()
     with pytest.raises(HubError, match="does not end"):
         fetch_manifest(Hub(script.url, deadline=0.5, timeout=5), REPOSITORY, "main", [])
-    assert time.monotonic() - before < 2
+    assert time.monotonic() - before < 6
 
 
 @pytest.fixture(scope="module")

@@ -288,7 +288,7 @@ def test_stubborn_child(tmp_path: Path) -> None:
     began = time.monotonic()
     processes.stop()
     assert processes.running["frontend"].wait() == -9
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
 
 
 def test_nginx_configuration() -> None:

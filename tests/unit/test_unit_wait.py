@@ -84,7 +84,7 @@ def test_deadline_says_where_it_stands(run: Run) -> None:
     result = run(FakeSystemd("starting", journal={"aaaa": ["Fetching 12 files: 40%"]}))
     assert result["failed"] is True
     assert result["msg"] == "trtllm-weights is activating (start), not finished after 0.2 s\nFetching 12 files: 40%"
-    assert 0.2 <= result["waited"] < 1
+    assert 0.2 <= result["waited"] < 10
 
 
 def test_unit_that_does_not_exist(run: Run) -> None:
