@@ -212,7 +212,8 @@ def _addresses(deployment: Tree) -> Iterator[str]:
     if len(hosts) > 1 and bad:
         yield (
             f"The parts are on {len(hosts)} hosts, and the others cannot reach the address of {few(bad)}: set "
-            "dynamo_interface to the interface that has an IPv4 address in their network."
+            "dynamo_interface to the interface that has an IPv4 address in their network, or, for a host that does not "
+            "answer, dynamo_address."
         )
 
 

@@ -29,7 +29,8 @@ SECRET = "(a secret)"
 NAME_LENGTH = 12  # hexadecimal digits of SHA-256: enough to tell the few releases of a host apart
 
 FILE_MODE = 0o644
-SECRET_MODE = 0o600
+# Root's group, too: a container's user that is not root is often of that group.
+SECRET_MODE = 0o640
 DIRECTORY_MODE = 0o755
 
 # Seconds. systemctl answers in milliseconds; for stopping, systemd keeps each unit's own TimeoutStopSec.
@@ -147,17 +148,20 @@ class HostReleases:
         with suppress(FileNotFoundError):
             self._releases.stat()  # A directory that may not be read is not an empty one.
         verified, ours = self.verified(), self._ours(self._links())
-        try:
-            description = self.description(verified) if verified else None
-        except ReleaseError:
-            description = None
         names = sorted({*(self._unit_files(verified) if verified else []), *ours})
         shown = self._show(names) if booted else {}
         units = [
             {"name": unit, "release": ours.get(unit, ""), "active": shown.get(unit, {}).get("ActiveState", "inactive")}
             for unit in names
         ]
-        return {"verified": verified, "description": description, "units": units}
+        return {"verified": verified, "description": self.described(verified), "units": units}
+
+    def described(self, name: str) -> dict[str, Any] | None:
+        """What a release serves; None where there is none, or where it does not say."""
+        try:
+            return self.description(name) if name else None
+        except ReleaseError:
+            return None
 
     def description(self, name: str) -> dict[str, Any] | None:
         """What a release serves; None where a dry run did not write it."""
@@ -170,8 +174,9 @@ class HostReleases:
             raise ReleaseError(f"{path} cannot be read: {error}") from None
 
     def stage(self, files: Mapping[str, str], secrets: Mapping[str, str] | None = None) -> Staged:
-        """Write the release with these files, by name, and no others. ``secrets`` are files that only root may read.
+        """Write the release with these files, by name, and no others.
 
+        ``secrets`` are files that only root and its group may read.
         Differences are to it, else to the one verified last.
         """
         secret = set(secrets or {})

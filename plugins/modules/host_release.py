@@ -50,7 +50,7 @@ options:
       - C(release.json) describes what is served. Its content is no part of the release's name.
     type: dict
   secrets:
-    description: For V(staged), further files, which only root may read, and whose content no diff shows.
+    description: For V(staged), further files, which only root and its group may read, and whose content no diff shows.
     type: dict
   name:
     description: Name of a release, for V(started) and V(verified).
@@ -114,6 +114,11 @@ previous:
   returned: for V(staged)
   type: str
   sample: 89e6c98d9288
+replaces:
+  description: What C(release.json) of RV(previous) says. V(null) where there is none, or where it says nothing.
+  returned: for V(staged)
+  type: dict
+  sample: {model: openai/gpt-oss-20b}
 switching:
   description: Whether the release is another than the one verified last.
   returned: for V(staged)
@@ -159,12 +164,14 @@ def apply(releases: HostReleases, given: dict[str, Any]) -> dict[str, Any]:
     state, name = given["state"], given["name"]
     if state == "staged":
         staged, serving = releases.stage(given["files"], given["secrets"]), releases.serving()
+        previous = "" if serving == staged.name else serving
         return dict(
             changed=bool(staged.differences),
             diff=staged.differences,
             name=staged.name,
             path=str(releases.path(staged.name)),
-            previous="" if serving == staged.name else serving,
+            previous=previous,
+            replaces=releases.described(previous),
             switching=releases.verified() != staged.name,
             restart=serving != staged.name or not staged.intact,
         )

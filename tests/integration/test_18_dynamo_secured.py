@@ -19,6 +19,7 @@ openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=fleet -keyout ca.key
   -addext keyUsage=critical,keyCertSign
 openssl req -newkey rsa:2048 -nodes -subj /CN=host -keyout key.pem -out request.pem
 printf 'subjectAltName=IP:127.0.0.1\\nextendedKeyUsage=serverAuth,clientAuth\\n' > extensions
+chmod 640 key.pem
 openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile extensions \\
   -out certificate.pem
 """
@@ -33,6 +34,7 @@ SECURED = {
     "dynamo_frontend_key_file": f"{FOLDER}/key.pem",
     "dynamo_frontend_ca_file": f"{FOLDER}/ca.pem",
 }
+BARE = "ls /etc/trtllm-fleet /var/lib/trtllm-fleet 2>/dev/null"
 TO_NATS = """python3 -c '
 import socket
 nats = socket.create_connection(("127.0.0.1", 4222), 5)
@@ -57,13 +59,40 @@ def test_what_the_release_cannot_do_is_refused(dynamo: Dynamo) -> None:
     assert run.status != 0
     assert "speaks no TLS with NATS" in said(run)
     assert "dynamo_nats_tls to false" in said(run)
-    assert dynamo.shell(HOST, "ls /etc/trtllm-fleet /var/lib/trtllm-fleet 2>/dev/null", check=False) == ""
+    assert dynamo.shell(HOST, BARE, check=False) == ""
 
 
-def test_it_serves(dynamo: Dynamo) -> None:
+def test_a_key_that_is_not_there_is_refused(dynamo: Dynamo) -> None:
+    run = dynamo.play(dynamo_tls_key_file="/etc/ssl/none.pem")
+    assert run.status != 0
+    assert "dynamo_tls_key_file: /etc/ssl/none.pem on this host is no file" in said(run)
+    assert dynamo.shell(HOST, BARE, check=False) == ""
+
+
+def test_without_all_that_it_serves(dynamo: Dynamo) -> None:
+    secured = dict(dynamo.variables)
+    dynamo.variables.clear()
+    dynamo.deploy()
+    dynamo.variables.update(secured)
+
+
+def test_all_parts_change_at_once_to_how_etcd_is_reached(dynamo: Dynamo) -> None:
+    before = dynamo.runs()
     run = dynamo.deploy("--diff")
     assert "https://127.0.0.1:8000" in run.output
     assert PASSWORD not in run.output
+    after = dynamo.runs()
+    assert before.keys() == after.keys()
+    assert [part for part in before if before[part] == after[part]] == []
+
+
+def test_a_failure_tells_no_secret(dynamo: Dynamo) -> None:
+    before = dynamo.release(HOST, "decode-0")
+    run = dynamo.play("-vvv", "--diff", dynamo_decode_environment={"LAB_ENGINE_FAULT": "die"})
+    assert run.status != 0
+    assert "The previous release runs again" in said(run)
+    assert "sesame" not in run.output
+    assert dynamo.release(HOST, "decode-0") == before
 
 
 def test_strangers_are_not_answered(dynamo: Dynamo) -> None:
@@ -77,10 +106,12 @@ def test_strangers_are_not_answered(dynamo: Dynamo) -> None:
 
 def test_the_password_is_where_only_root_reads_it(dynamo: Dynamo) -> None:
     found = dynamo.shell(
-        HOST, "grep --recursive --files-with-matches sesame /etc /var/lib/trtllm-fleet /run /tmp"
+        HOST,
+        "grep --recursive --files-with-matches sesame /etc /var/lib/trtllm-fleet /var/lib/docker/containers /run /tmp",
     ).split()
-    assert len(found) == 4
-    assert set(dynamo.shell(HOST, f"stat --format %a {' '.join(found)}").split()) == {"600"}
+    assert {path.rpartition("/")[2] for path in found} == {"nats.conf", "password.sh"}
+    assert set(dynamo.shell(HOST, f"stat --format '%a %U %G' {' '.join(found)}").splitlines()) == {"640 root root"}
+    assert "sesame" not in dynamo.shell(HOST, "docker inspect $(docker ps --quiet)")
     assert dynamo.shell(HOST, "journalctl --quiet --grep sesame", check=False) == ""
 
 

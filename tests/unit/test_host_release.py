@@ -158,7 +158,7 @@ def test_stage_writes_the_files_and_knows_them_again(host: Host) -> None:
 def test_secrets_are_for_root_and_in_no_diff(host: Host) -> None:
     staged = host.releases().stage(ONE, {"password": "open sesame"})
     path = host.releases().path(staged.name) / "password"
-    assert (path.read_text(), path.stat().st_mode & 0o777) == ("open sesame", 0o600)
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("open sesame", 0o640)
     assert host.releases().stage(ONE, {"password": "open sesame"}).differences == []
     other = host.releases(True).stage(ONE, {"password": "abracadabra"})
     assert other.name != staged.name
@@ -512,7 +512,8 @@ def test_module_through_a_switch(module: Module, host: Host) -> None:
     assert module(state="started", name=staged["name"])["changed"] is False
     assert module(state="verified", name=staged["name"])["changed"] is False
 
-    assert module(state="staged", files=TWO)["previous"] == staged["name"]
+    other = module(state="staged", files=TWO)
+    assert (other["previous"], other["replaces"]) == (staged["name"], json.loads(ONE["release.json"]))
     assert module(state="withdrawn")["removed"] == ["a-0.service"]
     assert module(state="withdrawn")["changed"] is False
 
