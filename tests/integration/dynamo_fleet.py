@@ -138,6 +138,44 @@ class Dynamo:
         return found
 
 
+CERTIFICATES = "/etc/ssl/dynamo"
+
+
+def certify(folder: Path, addresses: Mapping[str, Sequence[str]]) -> None:
+    """Give hosts certificates of one authority, for servers and clients, as an operator would: key for root's group.
+
+    addresses: by host, what its certificate is for, in the words of subjectAltName.
+    """
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    request = ["req", "-newkey", "rsa:2048", "-nodes"]
+    authority = ["-x509", "-days", "2", "-subj", "/CN=fleet", "-addext", "keyUsage=critical,keyCertSign"]
+    openssl(*request, *authority, "-keyout", "ca.key", "-out", "ca.pem")
+    for host, names in addresses.items():
+        openssl(*request, "-subj", f"/CN={host}", "-keyout", "key.pem", "-out", "request.pem")
+        extensions = f"subjectAltName={','.join(names)}\nextendedKeyUsage=serverAuth,clientAuth\n"
+        (folder / "extensions").write_text(extensions)
+        signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "extensions"]
+        openssl("x509", "-req", "-in", "request.pem", "-out", "certificate.pem", *signed)
+        docker("exec", host, "mkdir", "-p", CERTIFICATES)
+        for name in ("ca.pem", "certificate.pem", "key.pem"):
+            docker("cp", str(folder / name), f"{host}:{CERTIFICATES}/{name}")
+        docker("exec", host, "sh", "-c", f"cd {CERTIFICATES} && chown root:root * && chmod 640 key.pem")
+
+
+def secured(password: str) -> dict[str, Any]:
+    """Variables for etcd with TLS, and NATS with a password: the lab's release of Dynamo speaks no TLS with NATS."""
+    return {
+        "dynamo_tls_ca_file": f"{CERTIFICATES}/ca.pem",
+        "dynamo_tls_certificate_file": f"{CERTIFICATES}/certificate.pem",
+        "dynamo_tls_key_file": f"{CERTIFICATES}/key.pem",
+        "dynamo_nats_tls": False,
+        "dynamo_nats_password": password,
+    }
+
+
 def changed(run: Run) -> dict[str, int]:
     """How many tasks changed something, by host, from the recap."""
     return {host: int(count) for host, count in re.findall(r"^(\S+) +: ok=\d+ +changed=(\d+)", run.output, re.M)}

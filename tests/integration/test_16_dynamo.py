@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import lab
-from tests.integration.dynamo_fleet import Dynamo, changed, said, wait_for
+from tests.integration.dynamo_fleet import Dynamo, certify, changed, said, secured, wait_for
 from tests.integration.dynamo_load import Load, complete
 
 LATE = "dyn-5"
@@ -216,3 +216,37 @@ def test_a_router_that_knows_the_caches_sends_a_prompt_where_it_was_read_before(
         assert len(workers(dynamo, api, long)[0]) == 1
         reply = complete(api, prompt=long)
         assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] > reply["usage"]["prompt_tokens"] / 2
+
+
+def test_other_members_than_etcd_has_are_refused(dynamo: Dynamo, before: dict[str, str]) -> None:
+    run = dynamo.play(withdrawn=[LATE], dynamo_etcd_peer_port=2390)
+    assert run.status != 0
+    assert "etcd was made with the members dyn-1=http://" in said(run)
+    assert "withdraw all parts" in said(run)
+    assert restarted(dynamo, before) == set()
+
+
+def test_withdrawn_it_leaves_nothing(dynamo: Dynamo) -> None:
+    places, dynamo.places = dynamo.places, {}
+    dynamo.deploy(withdrawn=dynamo.names)
+    assert dynamo.runs() == {}
+    for name in dynamo.names:
+        assert dynamo.shell(
+            name, "ls -A /etc/trtllm-fleet/dynamo /var/lib/trtllm-fleet/dynamo", check=False
+        ).split() in (
+            [],
+            ["/etc/trtllm-fleet/dynamo:", "/var/lib/trtllm-fleet/dynamo:"],
+        )
+    dynamo.places = places
+
+
+def test_clusters_with_certificates_and_a_password(dynamo: Dynamo) -> None:
+    addresses = {name: [f"IP:{dynamo.address(name)}", "DNS:trtllm-dynamo-nats"] for name in dynamo.names}
+    certify(dynamo.folder, addresses)
+    dynamo.variables.update(secured("a/b+c é"))
+    dynamo.deploy(withdrawn=[LATE])
+    assert dynamo.complete()
+    assert "https://" in dynamo.shell("dyn-1", "cat /etc/trtllm-fleet/dynamo/etcd/verified/etcd.yaml")
+    routes = dynamo.shell("dyn-1", "curl --silent --fail http://127.0.0.1:8222/routez")
+    assert dynamo.address("dyn-2") in routes
+    assert dynamo.address("dyn-3") in routes

@@ -7,32 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.conftest import lab
-from tests.integration.dynamo_fleet import PLAYBOOK, PREFIX, Dynamo, changed, said
+from tests.integration.dynamo_fleet import CERTIFICATES, PLAYBOOK, PREFIX, Dynamo, certify, changed, said, secured
 
 HOST = f"{PREFIX}1"
 PASSWORD = 'open "sesame" $HOME %n'
-FOLDER = "/etc/ssl/dynamo"
-CERTIFICATES = f"""
-set -e
-mkdir -p {FOLDER} && cd {FOLDER}
-openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=fleet -keyout ca.key -out ca.pem \\
-  -addext keyUsage=critical,keyCertSign
-openssl req -newkey rsa:2048 -nodes -subj /CN=host -keyout key.pem -out request.pem
-printf 'subjectAltName=IP:127.0.0.1\\nextendedKeyUsage=serverAuth,clientAuth\\n' > extensions
-chmod 640 key.pem
-openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile extensions \\
-  -out certificate.pem
-"""
 SECURED = {
+    **secured(PASSWORD),
     "dynamo_listen_address": "127.0.0.1",
-    "dynamo_tls_ca_file": f"{FOLDER}/ca.pem",
-    "dynamo_tls_certificate_file": f"{FOLDER}/certificate.pem",
-    "dynamo_tls_key_file": f"{FOLDER}/key.pem",
-    "dynamo_nats_tls": False,
-    "dynamo_nats_password": PASSWORD,
-    "dynamo_frontend_certificate_file": f"{FOLDER}/certificate.pem",
-    "dynamo_frontend_key_file": f"{FOLDER}/key.pem",
-    "dynamo_frontend_ca_file": f"{FOLDER}/ca.pem",
+    "dynamo_frontend_certificate_file": f"{CERTIFICATES}/certificate.pem",
+    "dynamo_frontend_key_file": f"{CERTIFICATES}/key.pem",
+    "dynamo_frontend_ca_file": f"{CERTIFICATES}/ca.pem",
 }
 BARE = "ls /etc/trtllm-fleet /var/lib/trtllm-fleet 2>/dev/null"
 TO_NATS = """python3 -c '
@@ -49,7 +33,7 @@ def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
     places = {kind: [HOST] for kind in ("control", "frontend", "prefill", "decode")}
     dynamo = Dynamo(1, tmp_path_factory.mktemp("secured"), places, gpu="b200x2", variables=dict(SECURED))
     lab("up", "--extra-vars", f"lab_recreate={HOST}", environment=dynamo.environment)
-    dynamo.shell(HOST, CERTIFICATES)
+    certify(dynamo.folder, {HOST: ["IP:127.0.0.1"]})
     yield dynamo
     lab("down", environment=dynamo.environment)
 
@@ -70,10 +54,9 @@ def test_a_key_that_is_not_there_is_refused(dynamo: Dynamo) -> None:
 
 
 def test_without_all_that_it_serves(dynamo: Dynamo) -> None:
-    secured = dict(dynamo.variables)
     dynamo.variables.clear()
     dynamo.deploy()
-    dynamo.variables.update(secured)
+    dynamo.variables.update(SECURED)
 
 
 def test_all_parts_change_at_once_to_how_etcd_is_reached(dynamo: Dynamo) -> None:
@@ -96,8 +79,8 @@ def test_a_failure_tells_no_secret(dynamo: Dynamo) -> None:
 
 
 def test_strangers_are_not_answered(dynamo: Dynamo) -> None:
-    files = f"--cert {FOLDER}/certificate.pem --key {FOLDER}/key.pem"
-    etcd = f"curl --silent --max-time 5 --cacert {FOLDER}/ca.pem %s https://127.0.0.1:2379/health"
+    files = f"--cert {CERTIFICATES}/certificate.pem --key {CERTIFICATES}/key.pem"
+    etcd = f"curl --silent --max-time 5 --cacert {CERTIFICATES}/ca.pem %s https://127.0.0.1:2379/health"
     assert '"true"' in dynamo.shell(HOST, etcd % files)
     assert dynamo.shell(HOST, etcd % "", check=False) == ""
     assert "Authorization Violation" in dynamo.shell(HOST, TO_NATS)
