@@ -31,8 +31,8 @@ from lab.engine import options, trtllm_serve
 
 # What the command line takes from TensorRT-LLM.
 DEFAULTS = {"max_batch_size": 2048, "max_num_tokens": 8192, "max_seq_len": None, "max_beam_width": 1}
-# Options that the mocker of Dynamo 1.0 does not have. DYN_EVENT_PLANE tells it the plane.
-SINCE_1_1 = ("--engine-type=", "--event-plane=")
+# The first minor version of Dynamo whose mocker takes an option, where 1.0's does not; that one heeds DYN_EVENT_PLANE.
+SINCE = {"event-plane": (1, 1), "engine-type": (1, 3)}
 
 
 def stand_in_for_tensorrt_llm() -> None:
@@ -78,7 +78,9 @@ def longest_prompt(mode: str, args: Mapping[str, Any]) -> int | None:
     return min(limits, default=None)
 
 
-def mocker_arguments(config: argparse.Namespace, args: Mapping[str, Any], checkpoint: Path) -> list[str]:
+def mocker_arguments(
+    config: argparse.Namespace, args: Mapping[str, Any], checkpoint: Path, minor: tuple[int, ...]
+) -> list[str]:
     """Return the command line of a mocker that registers as the worker would, and holds as much."""
     mode = config.disaggregation_mode.value
     cache = args.get("kv_cache_config", {})
@@ -98,7 +100,8 @@ def mocker_arguments(config: argparse.Namespace, args: Mapping[str, Any], checkp
         "block-size": cache.get("tokens_per_block") or 32,  # --kv-block-size is for an engine that does not tell
         "data-parallel-size": args["tensor_parallel_size"] if args["enable_attention_dp"] else 1,
     }
-    arguments = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    taken = {name: value for name, value in given.items() if value is not None and minor >= SINCE.get(name, minor)}
+    arguments = [f"--{name}={value}" for name, value in taken.items()]
     if longest:
         arguments.append("--no-enable-chunked-prefill")
     if cache.get("enable_block_reuse") is False:
@@ -147,8 +150,7 @@ def main() -> None:
         return make_entrypoint(**given)
 
     mocker.EntrypointArgs = load
-    arguments = mocker_arguments(config, args, checkpoint)
-    sys.argv[1:] = [each for each in arguments if not (dynamo.startswith("1.0.") and each.startswith(SINCE_1_1))]
+    sys.argv[1:] = mocker_arguments(config, args, checkpoint, tuple(map(int, dynamo.split(".")[:2])))
     with tempfile.TemporaryDirectory() as folder:
         # The worker tells the frontend the path of its model. Before 1.4 the mocker tells it to ask the hub, unless the
         # model's name is a path, too.
