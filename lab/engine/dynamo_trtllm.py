@@ -127,7 +127,7 @@ def main() -> None:
     releases = trtllm_serve.releases()
     release, _ = select_release(f"{DYNAMO_RUNTIME}:{dynamo}", releases)
     args, checkpoint = check(config, file, releases[release])
-    # What the worker would tell the frontend, and the mocker has no options for; not every release of Dynamo tells all.
+    # What the worker would tell the frontend, and the mocker has no options for. Releases differ in where it is told.
     told = {
         "context_length": trtllm_serve.max_tokens(args, trtllm_serve.model_config(checkpoint)),
         "max_num_batched_tokens": args["max_num_tokens"],
@@ -147,7 +147,7 @@ def main() -> None:
         for name, value in told.items():
             if hasattr(given.get("runtime_config"), name):
                 setattr(given["runtime_config"], name, value)
-        return make_entrypoint(**given)
+        return make_entrypoint(**{name: told.get(name, value) for name, value in given.items()})
 
     mocker.EntrypointArgs = load
     sys.argv[1:] = mocker_arguments(config, args, checkpoint, tuple(map(int, dynamo.split(".")[:2])))
