@@ -14,12 +14,14 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pydantic
 import yaml
@@ -29,6 +31,8 @@ from lab.engine import options, trtllm_serve
 
 # What the command line takes from TensorRT-LLM.
 DEFAULTS = {"max_batch_size": 2048, "max_num_tokens": 8192, "max_seq_len": None, "max_beam_width": 1}
+# The first minor version of Dynamo whose mocker takes an option, where 1.0's does not; that one heeds DYN_EVENT_PLANE.
+SINCE = {"event-plane": (1, 1), "engine-type": (1, 3)}
 
 
 def stand_in_for_tensorrt_llm() -> None:
@@ -57,7 +61,7 @@ def check(config: argparse.Namespace, file: Mapping[str, Any], row: options.Row)
         **file,
     }
     trtllm_serve.check_parallelism(args, gpus)
-    return args, trtllm_serve.find_model(config.model)
+    return args, trtllm_serve.find_model(config.model).absolute()
 
 
 def longest_prompt(mode: str, args: Mapping[str, Any]) -> int | None:
@@ -74,7 +78,9 @@ def longest_prompt(mode: str, args: Mapping[str, Any]) -> int | None:
     return min(limits, default=None)
 
 
-def mocker_arguments(config: argparse.Namespace, args: Mapping[str, Any], checkpoint: Path) -> list[str]:
+def mocker_arguments(
+    config: argparse.Namespace, args: Mapping[str, Any], checkpoint: Path, minor: tuple[int, ...]
+) -> list[str]:
     """Return the command line of a mocker that registers as the worker would, and holds as much."""
     mode = config.disaggregation_mode.value
     cache = args.get("kv_cache_config", {})
@@ -94,7 +100,8 @@ def mocker_arguments(config: argparse.Namespace, args: Mapping[str, Any], checkp
         "block-size": cache.get("tokens_per_block") or 32,  # --kv-block-size is for an engine that does not tell
         "data-parallel-size": args["tensor_parallel_size"] if args["enable_attention_dp"] else 1,
     }
-    arguments = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    taken = {name: value for name, value in given.items() if value is not None and minor >= SINCE.get(name, minor)}
+    arguments = [f"--{name}={value}" for name, value in taken.items()]
     if longest:
         arguments.append("--no-enable-chunked-prefill")
     if cache.get("enable_block_reuse") is False:
@@ -107,6 +114,8 @@ def main() -> None:
     # A container's first process is not ended by a signal that it does not handle. Later the mocker handles it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     stand_in_for_tensorrt_llm()
+    # For an option not used here, the mocker of 1.0 imports the planner, which wants Kubernetes' client.
+    sys.modules["dynamo.planner.utils.perf_interpolation"] = Mock()
     import dynamo.mocker.main as mocker
     from dynamo.trtllm.args import parse_args
     from dynamo.trtllm.utils.trtllm_utils import deep_update
@@ -114,32 +123,40 @@ def main() -> None:
     config = parse_args()
     file = (yaml.safe_load(Path(config.extra_engine_args).read_text()) or {}) if config.extra_engine_args else {}
     deep_update(file, json.loads(config.override_engine_args or "{}"))
+    dynamo = version("ai-dynamo")
     releases = trtllm_serve.releases()
-    release, _ = select_release(f"{DYNAMO_RUNTIME}:{version('ai-dynamo')}", releases)
+    release, _ = select_release(f"{DYNAMO_RUNTIME}:{dynamo}", releases)
     args, checkpoint = check(config, file, releases[release])
-    length = trtllm_serve.max_tokens(args, trtllm_serve.model_config(checkpoint))
+    # What the worker would tell the frontend, and the mocker has no options for. Releases differ in where it is told.
+    told = {
+        "context_length": trtllm_serve.max_tokens(args, trtllm_serve.model_config(checkpoint)),
+        "max_num_batched_tokens": args["max_num_tokens"],
+        "kv_event_publishing_enabled": config.use_kv_events,
+        "reasoning_parser": config.dyn_reasoning_parser,
+        "tool_call_parser": config.dyn_tool_call_parser,
+    }
     seconds = float(os.environ.get("LAB_ENGINE_LOAD_SECONDS", "3"))
-    make_runtime, make_runtime_config = mocker.create_runtime, mocker.build_runtime_config
+    make_entrypoint = mocker.EntrypointArgs
 
-    def create_runtime(*planes: Any) -> Any:
+    def load(**given: Any) -> Any:
         """Load where the worker does: with a lease and a system server, and nothing in discovery."""
-        runtime = make_runtime(*planes)
         end = time.monotonic() + seconds
         for _ in trtllm_serve.phases(args, checkpoint, trtllm_serve.fault()):
             time.sleep(seconds / 20)
         time.sleep(max(0.0, end - time.monotonic()))
-        return runtime
+        for name, value in told.items():
+            if hasattr(given.get("runtime_config"), name):
+                setattr(given["runtime_config"], name, value)
+        return make_entrypoint(**{name: told.get(name, value) for name, value in given.items()})
 
-    def build_runtime_config(engine: Any) -> Any:
-        """Tell the frontend what the worker would, and the mocker has no options for."""
-        block_size, made = make_runtime_config(engine)
-        made.context_length = length
-        made.max_num_batched_tokens = args["max_num_tokens"]
-        made.kv_event_publishing_enabled = config.publish_events_and_metrics
-        made.reasoning_parser = config.dyn_reasoning_parser
-        made.tool_call_parser = config.dyn_tool_call_parser
-        return block_size, made
-
-    mocker.create_runtime, mocker.build_runtime_config = create_runtime, build_runtime_config
-    sys.argv[1:] = mocker_arguments(config, args, checkpoint)
-    mocker.main()
+    mocker.EntrypointArgs = load
+    sys.argv[1:] = mocker_arguments(config, args, checkpoint, tuple(map(int, dynamo.split(".")[:2])))
+    with tempfile.TemporaryDirectory() as folder:
+        # The worker tells the frontend the path of its model. Before 1.4 the mocker tells it to ask the hub, unless the
+        # model's name is a path, too.
+        link = Path(folder, config.served_model_name or config.model)
+        if not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(checkpoint)
+        os.chdir(folder)
+        mocker.main()

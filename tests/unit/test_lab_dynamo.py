@@ -149,7 +149,7 @@ def test_the_workers_of_the_guide(tmp_path: Path) -> None:
             event_plane="nats",
         )
         args, checkpoint = dynamo_trtllm.check(given, guide_file(document["yaml"]), ROW)
-        found.append(dynamo_trtllm.mocker_arguments(given, args, checkpoint))
+        found.append(dynamo_trtllm.mocker_arguments(given, args, checkpoint, (1, 4)))
     common = [f"--model-path={tmp_path}", "--model-name=openai/gpt-oss-120b"]
     planes = ["--discovery-backend=etcd", "--request-plane=tcp", "--event-plane=nats", "--engine-type=trtllm"]
     assert found == [
@@ -183,7 +183,7 @@ def test_what_the_cache_is_set_to(tmp_path: Path) -> None:
     given = config(model=str(tmp_path), served_model_name=None)
     file = {"kv_cache_config": {"tokens_per_block": 64, "enable_block_reuse": False}}
     args, checkpoint = dynamo_trtllm.check(given, file, ROW)
-    arguments = dynamo_trtllm.mocker_arguments(given, args, checkpoint)
+    arguments = dynamo_trtllm.mocker_arguments(given, args, checkpoint, (1, 4))
     assert {
         f"--model-name={tmp_path}",
         "--disaggregation-mode=agg",
@@ -191,6 +191,17 @@ def test_what_the_cache_is_set_to(tmp_path: Path) -> None:
         "--no-enable-prefix-caching",
     } <= set(arguments)
     assert not [argument for argument in arguments if argument.startswith("--event-plane")]
+
+
+@pytest.mark.parametrize(
+    ("minor", "options"),
+    [((1, 0), []), ((1, 2), ["--event-plane=nats"]), ((1, 6), ["--event-plane=nats", "--engine-type=trtllm"])],
+)
+def test_what_the_mocker_of_a_release_takes(tmp_path: Path, minor: tuple[int, ...], options: list[str]) -> None:
+    given = config(model=str(tmp_path), event_plane="nats")
+    args, checkpoint = dynamo_trtllm.check(given, {}, ROW)
+    arguments = dynamo_trtllm.mocker_arguments(given, args, checkpoint, minor)
+    assert [argument for argument in arguments if argument.startswith(("--event-plane", "--engine-type"))] == options
 
 
 def test_length_of_the_context(tmp_path: Path) -> None:
