@@ -18,6 +18,8 @@ Tree = Mapping[str, Any]
 
 # Worker N of a kind has its system port at the kind's port + N, and its request port this much above.
 REQUEST_PORTS = 50
+# DYN_SYSTEM_PORT is read as a signed number of 16 bits: seen with 1.0.0 to 1.6.1, whose workers end at a larger one.
+SYSTEM_PORT_MAX = 32767
 
 
 class Worker(NamedTuple):
@@ -184,8 +186,11 @@ def _ports(deployment: Tree, workers: Sequence[Worker]) -> Iterator[str]:
         first = numbers[variable]
         ports = {first + offset + number for offset in (0, REQUEST_PORTS) for number in range(count)}
         taken.setdefault(host, {})[variable] = ports
-        if max(ports) > 65535:
-            yield f"{variable} is {first}, and {host} needs ports up to {max(ports)} from there: set a lower one."
+        if first + count - 1 > SYSTEM_PORT_MAX:
+            yield (
+                f"{variable} is {first}, and {host} needs {count} from there; Dynamo takes none above {SYSTEM_PORT_MAX} "
+                "for a worker's health: set a lower one."
+            )
     clashes: dict[tuple[str, str, int], list[str]] = {}
     for host, variables in taken.items():
         for one, other in combinations(sorted(variables), 2):

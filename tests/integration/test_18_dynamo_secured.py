@@ -90,7 +90,8 @@ def test_strangers_are_not_answered(dynamo: Dynamo) -> None:
 def test_the_password_is_where_only_root_reads_it(dynamo: Dynamo) -> None:
     found = dynamo.shell(
         HOST,
-        "grep --recursive --files-with-matches sesame /etc /var/lib/trtllm-fleet /var/lib/docker/containers /run /tmp",
+        "grep --recursive --no-messages --files-with-matches sesame /etc /var/lib/trtllm-fleet /var/lib/docker/containers /run /tmp",
+        check=False,  # files come and go
     ).split()
     assert {path.rpartition("/")[2] for path in found} == {"nats.conf", "password.sh"}
     assert set(dynamo.shell(HOST, f"stat --format '%a %U %G' {' '.join(found)}").splitlines()) == {"640 root root"}

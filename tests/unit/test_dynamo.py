@@ -225,9 +225,9 @@ MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(5
         ),
         (
             FIVE,
-            change("port_ranges", "dynamo_decode_port", to=65485),
-            "gpu2 needs ports up to 65536",
-            "dynamo_decode_port is 65485",
+            change("port_ranges", "dynamo_decode_port", to=32767),
+            "dynamo_decode_port is 32767, and gpu2 needs 2 from there",
+            "none above 32767",
         ),
         (
             FIVE,
