@@ -188,8 +188,8 @@ def _ports(deployment: Tree, workers: Sequence[Worker]) -> Iterator[str]:
         taken.setdefault(host, {})[variable] = ports
         if first + count - 1 > SYSTEM_PORT_MAX:
             yield (
-                f"{variable} is {first}, and {host} needs {count} from there; Dynamo takes none above {SYSTEM_PORT_MAX} "
-                "for a worker's health: set a lower one."
+                f"{variable} is {first}, and {host} needs {count} from there; Dynamo takes none above "
+                f"{SYSTEM_PORT_MAX} for a worker's health: set a lower one."
             )
     clashes: dict[tuple[str, str, int], list[str]] = {}
     for host, variables in taken.items():
