@@ -218,6 +218,33 @@ def test_a_router_that_knows_the_caches_sends_a_prompt_where_it_was_read_before(
         assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] > reply["usage"]["prompt_tokens"] / 2
 
 
+def test_what_all_agree_on_goes_back_on_all_hosts_when_one_fails(dynamo: Dynamo) -> None:
+    places = [(name, f"{kind}-0") for kind in ("prefill", "decode") for name in dynamo.places[kind]]
+    releases = [dynamo.release(*place) for place in places]
+    options = {"kv_cache_config": {"dtype": "auto"}}
+    run = dynamo.play(
+        withdrawn=[LATE],
+        dynamo_prefill_engine_options=options,
+        dynamo_decode_engine_options=options,
+        dynamo_decode_environment={"LAB_ENGINE_FAULT": "die"},
+    )
+    assert run.status != 0
+    assert "insufficient GPU memory" in said(run)
+    assert "What all parts have to agree on was changed, and that failed on dyn-4" in said(run)
+    assert [dynamo.release(*place) for place in places] == releases
+    assert wait_for(dynamo.complete, 60)
+    assert complete(dynamo.apis()[0])
+
+
+def test_for_some_what_all_agree_on_is_not_changed(dynamo: Dynamo, before: dict[str, str]) -> None:
+    options = {"kv_cache_config": {"dtype": "auto"}}
+    some = dynamo.places["prefill"][:1]
+    run = dynamo.play(only=some, dynamo_prefill_engine_options=options, dynamo_decode_engine_options=options)
+    assert run.status != 0
+    assert "run without --limit" in said(run)
+    assert restarted(dynamo, before) == set()
+
+
 def test_other_members_than_etcd_has_are_refused(dynamo: Dynamo, before: dict[str, str]) -> None:
     run = dynamo.play(withdrawn=[LATE], dynamo_etcd_peer_port=2390)
     assert run.status != 0
