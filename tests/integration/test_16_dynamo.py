@@ -122,7 +122,7 @@ def test_a_decode_option_restarts_decode_workers_alone_one_after_the_other(
     dynamo: Dynamo, before: dict[str, str]
 ) -> None:
     with Load(dynamo.apis(), clients=2) as load:
-        dynamo.variables["dynamo_decode_engine_options"] = {"max_batch_size": 64}
+        dynamo.variables["dynamo_decode_engine_options"] = {"max_batch_size": 48}
         dynamo.deploy()
         requests = load.requests
     assert restarted(dynamo, before) == {f"{name} decode-0" for name in dynamo.places["decode"]}
@@ -135,7 +135,7 @@ def test_a_decode_option_restarts_decode_workers_alone_one_after_the_other(
 
 
 def test_a_bad_worker_option_is_refused_before_anything_changes(dynamo: Dynamo, before: dict[str, str]) -> None:
-    run = dynamo.play(dynamo_decode_engine_options={"max_bach_size": 64})
+    run = dynamo.play(dynamo_decode_engine_options={"max_bach_size": 48})
     assert run.status != 0
     assert "dynamo_decode_engine_options" in said(run)
     assert "max_bach_size" in said(run)
