@@ -212,10 +212,9 @@ def test_a_router_that_knows_the_caches_sends_a_prompt_where_it_was_read_before(
     dynamo.variables["dynamo_router_mode"] = "kv"
     dynamo.deploy(withdrawn=[LATE])
     long = "Explain the concept of disaggregated serving in LLM inference. " * 40
-    for api in dynamo.apis():
-        assert len(workers(dynamo, api, long)[0]) == 1
-        reply = complete(api, prompt=long)
-        assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] > reply["usage"]["prompt_tokens"] / 2
+    one, other = (workers(dynamo, api, long)[0] for api in dynamo.apis())
+    assert len(one) == 1
+    assert one == other, "each frontend hears from the workers what they have"
 
 
 def test_what_all_agree_on_goes_back_on_all_hosts_when_one_fails(dynamo: Dynamo) -> None:
