@@ -67,6 +67,8 @@ def test_all_parts_change_at_once_to_how_etcd_is_reached(dynamo: Dynamo) -> None
     after = dynamo.runs()
     assert before.keys() == after.keys()
     assert [part for part in before if before[part] == after[part]] == []
+    # NATS alone, which none of the others has to be changed with.
+    assert run.output.count("dynamo : Start the new release]") == 1
 
 
 def test_a_failure_tells_no_secret(dynamo: Dynamo) -> None:
