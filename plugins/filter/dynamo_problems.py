@@ -21,7 +21,8 @@ options:
       - C(workers) has the recipes of C(prefill) and C(decode) by host, as role P(trtllm.fleet.serving_recipe#role)
         makes them.
       - C(ports) has the ports of the frontend (C(dynamo_port)) and of the control hosts by variable; C(port_ranges) the
-        first ports of workers by C(dynamo_prefill_port) and C(dynamo_decode_port).
+        first ports of workers by C(dynamo_prefill_port) and C(dynamo_decode_port), and C(request_ports_above)
+        how far above them those for requests begin.
       - C(image), C(releases) as in P(trtllm.fleet.dynamo_release#filter), C(router_mode), and
         C(tls), whether NATS is to speak TLS. C(together) has groups of variables with their values, of which all are
         set or none.

@@ -16,8 +16,6 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
 
 Tree = Mapping[str, Any]
 
-# Worker N of a kind has its system port at the kind's port + N, and its request port this much above.
-REQUEST_PORTS = 50
 # DYN_SYSTEM_PORT is read as a signed number of 16 bits: seen with 1.0.0 to 1.6.1, whose workers end at a larger one.
 SYSTEM_PORT_MAX = 32767
 
@@ -170,6 +168,7 @@ def _ports(deployment: Tree, workers: Sequence[Worker]) -> Iterator[str]:
     """Parts that share a host have to share no port, whatever address each listens on."""
     # Numbers that the command line gives are text.
     numbers = {variable: int(port) for variable, port in {**deployment["ports"], **deployment["port_ranges"]}.items()}
+    above = deployment["request_ports_above"]
     # By host, the ports that each variable sets there.
     taken: dict[str, dict[str, set[int]]] = {}
     for variable in deployment["ports"]:
@@ -177,14 +176,14 @@ def _ports(deployment: Tree, workers: Sequence[Worker]) -> Iterator[str]:
             taken.setdefault(host, {})[variable] = {numbers[variable]}
     for host, kind, recipe in workers:
         variable, count = f"dynamo_{kind}_port", len(recipe["instances"])
-        if count > REQUEST_PORTS:
+        if count > above:
             yield (
-                f"{host} has {count} {kind} workers, and their ports are for {REQUEST_PORTS}: set dynamo_{kind}_gpus "
+                f"{host} has {count} {kind} workers, and their ports are for {above}: set dynamo_{kind}_gpus "
                 f"to fewer, or dynamo_{kind}_gpus_per_instance to more."
             )
             continue
         first = numbers[variable]
-        ports = {first + offset + number for offset in (0, REQUEST_PORTS) for number in range(count)}
+        ports = {first + offset + number for offset in (0, above) for number in range(count)}
         taken.setdefault(host, {})[variable] = ports
         if first + count - 1 > SYSTEM_PORT_MAX:
             yield (
@@ -200,7 +199,7 @@ def _ports(deployment: Tree, workers: Sequence[Worker]) -> Iterator[str]:
 
     def said(variable: str) -> str:
         number = numbers[variable]
-        more = f", worker N at {number} + N and {number + REQUEST_PORTS} + N" if variable in ranges else ""
+        more = f", worker N at {number} + N and {number + above} + N" if variable in ranges else ""
         return f"{variable} ({number}{more})"
 
     ranges = deployment["port_ranges"]

@@ -49,6 +49,7 @@ COMMON: Deployment = {
     },
     "port_ranges": {"dynamo_prefill_port": 9100, "dynamo_decode_port": 9200},
     "tls": False,
+    "request_ports_above": 50,
     "together": [
         {"dynamo_tls_ca_file": "", "dynamo_tls_certificate_file": "", "dynamo_tls_key_file": ""},
         {"dynamo_frontend_certificate_file": "/etc/ssl/api.pem", "dynamo_frontend_key_file": "/etc/ssl/api.key"},
