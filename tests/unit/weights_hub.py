@@ -30,8 +30,9 @@ LARGE = "model-00000-of-00014.safetensors"
 LAST = "model-00014-of-00014.safetensors"
 # Of a program that does not end, on a machine that may stand still for minutes.
 TIMEOUT = 600
-# How much of the model may be fetched, all in all, when something breaks off.
-AGAIN = 1.05
+# How much of the model may be sent, all in all, when something breaks off. It is a small one, and what the sockets of a
+# busy machine hold is megabytes: the bar of 5 percent is for the models of tests/integration.
+AGAIN = 1.15
 # Seconds without a byte until the client is killed. On a busy machine its start alone takes several.
 PATIENT = 20
 
