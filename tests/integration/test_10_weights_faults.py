@@ -10,7 +10,6 @@ import pytest
 import tests.unit.conftest  # noqa: F401 - makes the collection importable  # pylint: disable=unused-import
 from tests.unit.weights_hub import LARGE, LAST, MB, Host, LabHub, build
 
-
 # How much of the model may be fetched, all in all, when something breaks off.
 AGAIN = 1.05
 
