@@ -73,7 +73,7 @@ class Benchmark:
 
     def result(self, process: subprocess.Popen[str], results: Path) -> Result:
         """Wait for the end and count."""
-        said, _ = process.communicate(timeout=900)
+        said = process.communicate(timeout=900)[0]
         file = next(results.rglob("profile_export_aiperf.json"), None)
         assert file, said
         found: dict[str, Any] = json.loads(file.read_text())
