@@ -20,6 +20,13 @@ from tests.integration.dynamo_load import ask
 PREFIX = "dyn-"
 PLAYBOOK = "playbooks/dynamo.yml"
 KINDS = ("control", "frontend", "prefill", "decode")
+# The guide's own configurations of the workers.
+GUIDE = {f"dynamo_{kind}_recipe_name": f"dynamo_guide_{kind}" for kind in ("prefill", "decode")}
+
+
+def all_on(host: str) -> dict[str, list[str]]:
+    """The places of the parts where one host has them all."""
+    return {kind: [host] for kind in KINDS}
 
 
 def docker(*arguments: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import REPO, lab
-from tests.integration.dynamo_fleet import Dynamo, docker, record, wait_for
+from tests.integration.dynamo_fleet import GUIDE, Dynamo, all_on, docker, record, wait_for
 from tests.integration.dynamo_guide import Guide
 from tests.integration.dynamo_load import Load, complete
 
@@ -76,9 +76,7 @@ def fleet_of_five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
 @pytest.fixture(scope="module")
 def alone(fleet_of_five: Dynamo, tmp_path_factory: pytest.TempPathFactory) -> Dynamo:
     """The sixth host, with all parts, as the guide has them."""
-    places = {kind: [ALONE] for kind in ("control", "frontend", "prefill", "decode")}
-    recipes = {f"dynamo_{kind}_recipe_name": f"dynamo_guide_{kind}" for kind in ("prefill", "decode")}
-    dynamo = Dynamo(6, tmp_path_factory.mktemp("alone"), places, fleet_of_five.gpu, recipes)
+    dynamo = Dynamo(6, tmp_path_factory.mktemp("alone"), all_on(ALONE), fleet_of_five.gpu, dict(GUIDE))
     dynamo.deploy()
     return dynamo
 

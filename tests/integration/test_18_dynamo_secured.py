@@ -7,7 +7,17 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.conftest import lab
-from tests.integration.dynamo_fleet import CERTIFICATES, PLAYBOOK, PREFIX, Dynamo, certify, changed, said, secured
+from tests.integration.dynamo_fleet import (
+    CERTIFICATES,
+    PLAYBOOK,
+    PREFIX,
+    Dynamo,
+    all_on,
+    certify,
+    changed,
+    said,
+    secured,
+)
 
 HOST = f"{PREFIX}1"
 PASSWORD = 'open "sesame" $HOME %n'
@@ -30,8 +40,7 @@ print(nats.recv(4096).decode())'
 
 @pytest.fixture(scope="module")
 def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
-    places = {kind: [HOST] for kind in ("control", "frontend", "prefill", "decode")}
-    dynamo = Dynamo(1, tmp_path_factory.mktemp("secured"), places, gpu="b200x2", variables=dict(SECURED))
+    dynamo = Dynamo(1, tmp_path_factory.mktemp("secured"), all_on(HOST), gpu="b200x2", variables=dict(SECURED))
     lab("up", "--extra-vars", f"lab_recreate={HOST}", environment=dynamo.environment)
     certify(dynamo.folder, {HOST: ["IP:127.0.0.1"]})
     yield dynamo

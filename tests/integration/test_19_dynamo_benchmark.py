@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import REPO, lab
-from tests.integration.dynamo_fleet import PREFIX, Dynamo, docker, wait_for
+from tests.integration.dynamo_fleet import GUIDE, PREFIX, Dynamo, all_on, docker, wait_for
 from tests.integration.dynamo_load import MODEL
 
 HOST = f"{PREFIX}1"
@@ -93,9 +93,7 @@ class Benchmark:
 
 @pytest.fixture(scope="module")
 def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
-    places = {kind: [HOST] for kind in ("control", "frontend", "prefill", "decode")}
-    recipes = {f"dynamo_{kind}_recipe_name": f"dynamo_guide_{kind}" for kind in ("prefill", "decode")}
-    dynamo = Dynamo(1, tmp_path_factory.mktemp("benchmark"), places, gpu="b200x8", variables=recipes)
+    dynamo = Dynamo(1, tmp_path_factory.mktemp("benchmark"), all_on(HOST), gpu="b200x8", variables=dict(GUIDE))
     lab("up", "--extra-vars", f"lab_recreate={HOST}", environment=dynamo.environment)
     dynamo.deploy()
     yield dynamo

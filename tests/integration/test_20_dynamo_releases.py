@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.conftest import lab
-from tests.integration.dynamo_fleet import CERTIFICATES, PREFIX, Dynamo, certify, changed, secured
+from tests.integration.dynamo_fleet import CERTIFICATES, PREFIX, Dynamo, all_on, certify, changed, secured
 
 HOST = f"{PREFIX}1"
 RELEASES = ["1.0.0", "1.3.1", "1.6.1"]
@@ -18,8 +18,7 @@ PARTS = ["decode-0", "etcd", "frontend", "nats", "prefill-0"]
 
 @pytest.fixture(scope="module")
 def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
-    places = {kind: [HOST] for kind in ("control", "frontend", "prefill", "decode")}
-    dynamo = Dynamo(1, tmp_path_factory.mktemp("releases"), places, gpu="b200x2")
+    dynamo = Dynamo(1, tmp_path_factory.mktemp("releases"), all_on(HOST), gpu="b200x2")
     offered = json.dumps({"lab_dynamo_releases": RELEASES, "lab_recreate": HOST})
     lab("up", "--extra-vars", offered, environment=dynamo.environment)
     yield dynamo
