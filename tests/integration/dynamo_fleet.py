@@ -22,6 +22,14 @@ PLAYBOOK = "playbooks/dynamo.yml"
 KINDS = ("control", "frontend", "prefill", "decode")
 # The guide's own configurations of the workers.
 GUIDE = {f"dynamo_{kind}_recipe_name": f"dynamo_guide_{kind}" for kind in ("prefill", "decode")}
+# The part's own process, and not docker's with the same words.
+PROCESSES = {
+    "prefill": "^python3 -m dynamo.trtllm.*--disaggregation-mode prefill",
+    "decode": "^python3 -m dynamo.trtllm.*--disaggregation-mode decode",
+    "frontend": "^python3 -m dynamo.frontend",
+    "nats": "^/nats-server",
+    "etcd": "^/usr/local/bin/etcd",
+}
 
 
 def all_on(host: str) -> dict[str, list[str]]:

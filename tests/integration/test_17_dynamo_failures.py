@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import REPO, lab
-from tests.integration.dynamo_fleet import GUIDE, Dynamo, all_on, docker, record, wait_for
+from tests.integration.dynamo_fleet import GUIDE, PROCESSES, Dynamo, all_on, docker, record, wait_for
 from tests.integration.dynamo_guide import Guide
 from tests.integration.dynamo_load import Load, complete
 
@@ -27,15 +27,6 @@ ALONE = "dyn-6"
 # Seconds. A machine of two cores carries six hosts here; what takes long is told by the figures.
 PATIENCE = 240
 QUIET = 12
-
-# The part's own process, and not docker's with the same words.
-PROCESSES = {
-    "prefill": "^python3 -m dynamo.trtllm.*--disaggregation-mode prefill",
-    "decode": "^python3 -m dynamo.trtllm.*--disaggregation-mode decode",
-    "frontend": "^python3 -m dynamo.frontend",
-    "nats": "^/nats-server",
-    "etcd": "^/usr/local/bin/etcd",
-}
 Rows = list[dict[str, Any]]
 
 
