@@ -123,6 +123,15 @@ class Dynamo:
         """Directory of the release that the part's unit is of."""
         return self.shell(name, f"dirname $(readlink /etc/systemd/system/trtllm-dynamo-{part}.service)").strip()
 
+    def kill(self, name: str, kind: str) -> None:
+        """SIGKILL to the processes of a kind of part on a host, which have to be there."""
+        self.shell(name, f"pkill --signal KILL --full '{PROCESSES[kind]}'")
+
+    def ended_leases(self, name: str, part: str) -> int:
+        """How often a worker's unit ended the lease of one that had died."""
+        journal = f"journalctl --unit trtllm-dynamo-{part} --output cat"
+        return int(self.shell(name, f"{journal} | grep --count '^Ended the lease'", check=False))
+
     def instances(self, api: str) -> dict[str, set[str]]:
         """Addresses of the workers that a frontend lists, by component; raises as ask does."""
         found: dict[str, set[str]] = {"prefill": set(), "backend": set()}

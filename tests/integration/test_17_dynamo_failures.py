@@ -13,12 +13,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.integration.conftest import REPO, lab
-from tests.integration.dynamo_fleet import GUIDE, PROCESSES, Dynamo, all_on, docker, record, wait_for
+from tests.integration.dynamo_fleet import GUIDE, Dynamo, all_on, docker, record, wait_for
 from tests.integration.dynamo_guide import Guide
 from tests.integration.dynamo_load import Load, complete
 
@@ -158,11 +159,6 @@ def suffer(
     return row
 
 
-def kill(dynamo: Dynamo, name: str, part: str) -> Callable[[], None]:
-    """SIGKILL to the part's process on a host, which has to be there."""
-    return lambda: print(dynamo.shell(name, f"pkill --signal KILL --full '{PROCESSES[part]}'"))
-
-
 def etcd_away(stack: Stack, dynamo: Dynamo, names: list[str], seconds: float) -> Callable[[], None]:
     """Every etcd gone, and after some seconds back."""
 
@@ -208,7 +204,7 @@ def cut_off(dynamo: Dynamo, name: str, others: list[str], seconds: float) -> Cal
 
 @pytest.mark.parametrize("part", ["prefill", "decode", "frontend", "nats", "etcd"])
 def test_alone_a_part_is_killed(rows: Rows, alone: Dynamo, alone_stack: Stack, part: str) -> None:
-    row = suffer(rows, alone_stack, f"{part} killed", kill(alone, ALONE, part))
+    row = suffer(rows, alone_stack, f"{part} killed", partial(alone.kill, ALONE, part))
     assert row["seconds"] is not None
     assert row["whole"] is not None
     assert any(part in restarted for restarted in row["restarted"])
@@ -231,7 +227,7 @@ def test_alone_the_host_loses_power(rows: Rows, alone: Dynamo, alone_stack: Stac
 @pytest.mark.parametrize("part", ["prefill", "decode", "frontend", "nats", "etcd"])
 def test_guide_a_part_is_killed(rows: Rows, fleet_of_five: Dynamo, guide_stack: Stack, part: str) -> None:
     """Nobody starts it again."""
-    row = suffer(rows, guide_stack, f"{part} killed", kill(fleet_of_five, ALONE, part), patience=60)
+    row = suffer(rows, guide_stack, f"{part} killed", partial(fleet_of_five.kill, ALONE, part), patience=60)
     assert row["failed"] or part in ("nats", "etcd")
 
 
@@ -256,7 +252,7 @@ def test_guide_the_host_loses_power(rows: Rows, fleet_of_five: Dynamo, guide_sta
     [("prefill", "dyn-3"), ("decode", "dyn-5"), ("frontend", "dyn-1"), ("nats", "dyn-1"), ("etcd", "dyn-1")],
 )
 def test_of_several_one_is_killed(rows: Rows, fleet_of_five: Dynamo, five_stack: Stack, part: str, name: str) -> None:
-    row = suffer(rows, five_stack, f"one {part} killed", kill(fleet_of_five, name, part))
+    row = suffer(rows, five_stack, f"one {part} killed", partial(fleet_of_five.kill, name, part))
     assert row["seconds"] is not None
     assert row["whole"] is not None
     assert any(restarted.startswith(f"{name} {part}") for restarted in row["restarted"])
@@ -273,7 +269,7 @@ def test_all_of_etcd_is_away(rows: Rows, fleet_of_five: Dynamo, five_stack: Stac
 def test_all_of_nats_is_killed(rows: Rows, fleet_of_five: Dynamo, five_stack: Stack) -> None:
     def strike() -> None:
         for name in fleet_of_five.places["control"]:
-            kill(fleet_of_five, name, "nats")()
+            fleet_of_five.kill(name, "nats")
 
     row = suffer(rows, five_stack, "all three nats killed", strike)
     assert row["seconds"] is not None

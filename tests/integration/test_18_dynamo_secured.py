@@ -17,6 +17,7 @@ from tests.integration.dynamo_fleet import (
     changed,
     said,
     secured,
+    wait_for,
 )
 
 HOST = f"{PREFIX}1"
@@ -113,3 +114,9 @@ def test_a_second_run_changes_nothing(dynamo: Dynamo, playbook: str) -> None:
     before = dynamo.runs()
     assert set(changed(dynamo.deploy(playbook=playbook)).values()) == {0}
     assert dynamo.runs() == before
+
+
+def test_a_dead_worker_is_forgotten_at_once(dynamo: Dynamo) -> None:
+    ended = dynamo.ended_leases(HOST, "decode-0")
+    dynamo.kill(HOST, "decode")
+    assert wait_for(lambda: dynamo.ended_leases(HOST, "decode-0") == ended + 1, 30)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import REPO, lab
-from tests.integration.dynamo_fleet import GUIDE, PREFIX, PROCESSES, Dynamo, all_on, docker, wait_for
+from tests.integration.dynamo_fleet import GUIDE, PREFIX, Dynamo, all_on, docker, wait_for
 from tests.integration.dynamo_load import MODEL
 
 HOST = f"{PREFIX}1"
@@ -128,7 +128,7 @@ def test_requests_that_fail_are_counted(dynamo: Dynamo, benchmark: Benchmark, tm
     before = dynamo.shell(HOST, served, check=False)
     assert wait_for(lambda: dynamo.shell(HOST, served, check=False) != before, 120), "no request was answered"
     time.sleep(2)
-    dynamo.shell(HOST, f"pkill --signal KILL --full '{PROCESSES['decode']}'")
+    dynamo.kill(HOST, "decode")
     result = benchmark.result(process, tmp_path)
     print(result)
     assert result.failed > 0

@@ -11,7 +11,6 @@ from tests.integration.conftest import lab
 from tests.integration.dynamo_fleet import (
     CERTIFICATES,
     PREFIX,
-    PROCESSES,
     Dynamo,
     all_on,
     certify,
@@ -46,9 +45,9 @@ def test_it_serves_and_is_brought_to_the_next(dynamo: Dynamo, release: str) -> N
     if before:
         stayed = {part for part in before if before[part] == after[part]}
         assert stayed == {f"{HOST} etcd", f"{HOST} nats"}, "all parts of Dynamo change at once, and these are none"
-    dynamo.shell(HOST, f"pkill --signal KILL --full '{PROCESSES['decode']}'")
-    ended = "journalctl --unit trtllm-dynamo-decode-0 --boot --output cat | grep --count '^Ended the lease'"
-    assert wait_for(lambda: dynamo.shell(HOST, ended).strip() == str(RELEASES.index(release) + 1), 30)
+    ended = dynamo.ended_leases(HOST, "decode-0")
+    dynamo.kill(HOST, "decode")
+    assert wait_for(lambda: dynamo.ended_leases(HOST, "decode-0") == ended + 1, 30)
 
 
 def test_the_newest_has_certificates_for_nats_too(dynamo: Dynamo) -> None:
