@@ -124,7 +124,7 @@ def test_the_guides_shape_is_answered_to_the_last_request(benchmark: Benchmark, 
 
 def test_requests_that_fail_are_counted(dynamo: Dynamo, benchmark: Benchmark, tmp_path: Path) -> None:
     process = benchmark.start(tmp_path)
-    served = "curl --silent http://127.0.0.1:8000/metrics | grep --extended-regexp 'requests_total.*success'"
+    served = f"curl --silent {benchmark.api}/metrics | grep --extended-regexp 'requests_total.*success'"
     before = dynamo.shell(HOST, served, check=False)
     assert wait_for(lambda: dynamo.shell(HOST, served, check=False) != before, 120), "no request was answered"
     time.sleep(2)
