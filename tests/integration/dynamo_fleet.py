@@ -168,6 +168,8 @@ CERTIFICATES = "/etc/ssl/dynamo"
 def certify(folder: Path, addresses: Mapping[str, Sequence[str]]) -> None:
     """Give hosts certificates of one authority, for servers and clients, as an operator would: key for root's group.
 
+    Once more, they are renewed: others, of the same authority.
+
     addresses: by host, what its certificate is for, in the words of subjectAltName.
     """
 
@@ -176,7 +178,8 @@ def certify(folder: Path, addresses: Mapping[str, Sequence[str]]) -> None:
 
     request = ["req", "-newkey", "rsa:2048", "-nodes"]
     authority = ["-x509", "-days", "2", "-subj", "/CN=fleet", "-addext", "keyUsage=critical,keyCertSign"]
-    openssl(*request, *authority, "-keyout", "ca.key", "-out", "ca.pem")
+    if not (folder / "ca.key").exists():
+        openssl(*request, *authority, "-keyout", "ca.key", "-out", "ca.pem")
     for host, names in addresses.items():
         openssl(*request, "-subj", f"/CN={host}", "-keyout", "key.pem", "-out", "request.pem")
         extensions = f"subjectAltName={','.join(names)}\nextendedKeyUsage=serverAuth,clientAuth\n"

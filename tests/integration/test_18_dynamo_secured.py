@@ -21,6 +21,7 @@ from tests.integration.dynamo_fleet import (
 )
 
 HOST = f"{PREFIX}1"
+NAMES = {HOST: ["IP:127.0.0.1"]}
 PASSWORD = 'open "sesame" $HOME %n'
 SECURED = {
     **secured(PASSWORD),
@@ -43,7 +44,7 @@ print(nats.recv(4096).decode())'
 def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
     dynamo = Dynamo(1, tmp_path_factory.mktemp("secured"), all_on(HOST), gpu="b200x2", variables=dict(SECURED))
     lab("up", "--extra-vars", f"lab_recreate={HOST}", environment=dynamo.environment)
-    certify(dynamo.folder, {HOST: ["IP:127.0.0.1"]})
+    certify(dynamo.folder, NAMES)
     yield dynamo
     lab("down", environment=dynamo.environment)
 
@@ -114,6 +115,16 @@ def test_a_second_run_changes_nothing(dynamo: Dynamo, playbook: str) -> None:
     before = dynamo.runs()
     assert set(changed(dynamo.deploy(playbook=playbook)).values()) == {0}
     assert dynamo.runs() == before
+
+
+def test_renewed_certificates_are_taken_up(dynamo: Dynamo) -> None:
+    before = dynamo.runs()
+    certify(dynamo.folder, NAMES)
+    dynamo.deploy()
+    after = dynamo.runs()
+    assert before.keys() == after.keys()
+    assert [part for part in before if before[part] == after[part]] == []
+    assert set(changed(dynamo.deploy()).values()) == {0}
 
 
 def test_a_dead_worker_is_forgotten_at_once(dynamo: Dynamo) -> None:
