@@ -27,7 +27,9 @@ PARTS = ["decode-0", "etcd", "frontend", "nats", "prefill-0"]
 
 @pytest.fixture(scope="module")
 def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
-    dynamo = Dynamo(1, tmp_path_factory.mktemp("releases"), all_on(HOST), gpu="b200x2")
+    dynamo = Dynamo(
+        1, tmp_path_factory.mktemp("releases"), all_on(HOST), gpu="b200x2", variables={"dynamo_drain_timeout": 30}
+    )
     offered = json.dumps({"lab_dynamo_releases": RELEASES, "lab_recreate": HOST})
     lab("up", "--extra-vars", offered, environment=dynamo.environment)
     yield dynamo
