@@ -173,6 +173,15 @@ class HostReleases:
         except (OSError, ValueError, TypeError) as error:
             raise ReleaseError(f"{path} cannot be read: {error}") from None
 
+    def has_secrets(self, name: str, secrets: Mapping[str, str]) -> bool:
+        """Whether these, by name of the file, are all secrets of a release."""
+        directory = self.path(name)
+        private = {file for file in _names(directory) if (directory / file).stat().st_mode & 0o7777 == SECRET_MODE}
+        return private == set(secrets) and all(
+            _is(directory / file, text.replace(PLACEHOLDER, str(directory)), SECRET_MODE)
+            for file, text in secrets.items()
+        )
+
     def stage(self, files: Mapping[str, str], secrets: Mapping[str, str] | None = None) -> Staged:
         """Write the release with these files, by name, and no others.
 

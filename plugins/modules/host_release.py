@@ -119,6 +119,11 @@ replaces:
   returned: for V(staged)
   type: dict
   sample: {model: openai/gpt-oss-20b}
+secrets_changed:
+  description: Whether the secrets of RV(previous) are others. V(false) where there is none.
+  returned: for V(staged)
+  type: bool
+  sample: false
 switching:
   description: Whether the release is another than the one verified last.
   returned: for V(staged)
@@ -172,6 +177,7 @@ def apply(releases: HostReleases, given: dict[str, Any]) -> dict[str, Any]:
             path=str(releases.path(staged.name)),
             previous=previous,
             replaces=releases.described(previous),
+            secrets_changed=bool(previous) and not releases.has_secrets(previous, given["secrets"] or {}),
             switching=releases.verified() != staged.name,
             restart=serving != staged.name or not staged.intact,
         )

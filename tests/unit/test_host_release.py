@@ -496,6 +496,24 @@ def module(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     return run
 
 
+def test_whether_secrets_are_others_than_before(module: Module) -> None:
+    def changed(**given: Any) -> bool:
+        return bool(module(state="staged", **given)["secrets_changed"])
+
+    first = module(state="staged", files=ONE, secrets={"token": "a @release@"})
+    assert first["secrets_changed"] is False
+    module(state="verified", name=first["name"])
+    assert changed(files=ONE, secrets={"token": "a @release@"}) is False
+    assert changed(files=TWO, secrets={"token": "a @release@"}) is False
+    assert changed(files=TWO, secrets={"token": "b"}) is True
+    assert changed(files=TWO, secrets={"other": "a @release@"}) is True
+    assert changed(files=TWO, secrets={"token": "a @release@", "other": "b"}) is True
+    assert changed(files=TWO) is True
+    assert changed(files={**TWO, "token": "a @release@"}) is True
+    assert changed(files=TWO, secrets={"token": "b"}, _ansible_check_mode=True) is True
+    assert changed(files=TWO, secrets={"token": "a @release@"}, _ansible_check_mode=True) is False
+
+
 def test_module_through_a_switch(module: Module, host: Host) -> None:
     staged = module(state="staged", files=ONE)
     assert staged["changed"] is True
