@@ -75,6 +75,8 @@ class FakeOpenAI:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             tls.load_cert_chain(self.cert_file)
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        if not self.listen_after:  # here, as on a busy machine the thread may come after the first request
+            self._server.server_activate()
         scheme = "https" if self.cert_file else "http"
         self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -82,8 +84,9 @@ class FakeOpenAI:
         return self
 
     def _serve(self) -> None:
-        time.sleep(self.listen_after)
-        self._server.server_activate()
+        if self.listen_after:
+            time.sleep(self.listen_after)
+            self._server.server_activate()
         self._server.serve_forever(poll_interval=0.02)
 
     def __exit__(self, *_: object) -> None:
