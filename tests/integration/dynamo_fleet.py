@@ -127,10 +127,16 @@ class Dynamo:
         """SIGKILL to the processes of a kind of part on a host, which have to be there."""
         self.shell(name, f"pkill --signal KILL --full '{PROCESSES[kind]}'")
 
-    def ended_leases(self, name: str, part: str) -> int:
-        """How often a worker's unit ended the lease of one that had died."""
-        journal = f"journalctl --unit trtllm-dynamo-{part} --output cat"
-        return int(self.shell(name, f"{journal} | grep --count '^Ended the lease'", check=False))
+    def forgets_the_dead(self, name: str) -> bool:
+        """Whether, after SIGKILL to the host's decode worker, its unit ended the lease of the dead in etcd."""
+        journal = "journalctl --unit trtllm-dynamo-decode-0 --output cat | grep --count '^Ended the lease'"
+
+        def ended() -> int:
+            return int(self.shell(name, journal, check=False))
+
+        before = ended()
+        self.kill(name, "decode")
+        return wait_for(lambda: ended() == before + 1, 30)
 
     def instances(self, api: str) -> dict[str, set[str]]:
         """Addresses of the workers that a frontend lists, by component; raises as ask does."""

@@ -17,7 +17,6 @@ from tests.integration.dynamo_fleet import (
     changed,
     said,
     secured,
-    wait_for,
 )
 
 HOST = f"{PREFIX}1"
@@ -127,6 +126,4 @@ def test_renewed_certificates_are_taken_up(dynamo: Dynamo) -> None:
 
 
 def test_a_dead_worker_is_forgotten_at_once(dynamo: Dynamo) -> None:
-    ended = dynamo.ended_leases(HOST, "decode-0")
-    dynamo.kill(HOST, "decode")
-    assert wait_for(lambda: dynamo.ended_leases(HOST, "decode-0") == ended + 1, 30)
+    assert dynamo.forgets_the_dead(HOST)
