@@ -23,7 +23,7 @@ demo: lab-up ## Simulated GPU hosts to verified endpoints (LAB_HOSTS=1, LAB_GPU=
 	ansible-playbook site.yml -i inventory/local
 
 .PHONY: test
-test: $(venv) ## Everything that CI runs: lint, unit and sanity while the lab is built, then molecule
+test: $(venv) ## lint, unit and sanity while the lab is built, then molecule
 	@$(MAKE) --jobs=2 checks lab-images
 	@$(call timed,molecule)
 	@echo "==> all passed"
@@ -51,11 +51,11 @@ sanity: $(venv) ## ansible-test sanity, on every Python here that a host may hav
 	tools/sanity.sh
 
 .PHONY: molecule
-molecule: $(venv) ## The Molecule scenarios on lab hosts, one after the other (SCENARIO=default fleet)
+molecule: $(venv) ## The Molecule scenarios on lab hosts, one after the other (SCENARIO="default fleet")
 	@for scenario in $(or $(SCENARIO),$(patsubst molecule/%/molecule.yml,%,$(wildcard molecule/*/molecule.yml))); do molecule test --scenario-name $$scenario; done
 
 .PHONY: faults
-faults: $(venv) ## Dry run, faults, recovery and secrets on a lab host (slow)
+faults: $(venv) ## Dry run, faults, recovery and secrets on lab hosts (slow)
 	pytest -vv tests/integration
 
 .PHONY: bench-recipes
@@ -90,6 +90,7 @@ lab-down: $(venv) ## Stop the lab, keep its images
 clean: ## Remove the lab, its images and everything that was made in the checkout
 	@if [[ -d .lab ]]; then $(MAKE) $(venv) && ansible-playbook lab/down.yml -e lab_purge=true; fi
 	rm -rf .venv .cache .ansible .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
 
 .PHONY: venv
 venv: $(venv) ## The Python environment, .venv
