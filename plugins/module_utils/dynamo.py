@@ -125,6 +125,10 @@ def _alike(workers: Sequence[Worker], image: str) -> Iterator[str]:
     told = {
         "the model": ("serving_recipe_model", [worker.recipe["model"] for worker in workers]),
         "kv_cache_config.dtype": (options, [_option(worker, "kv_cache_config", "dtype", "auto") for worker in workers]),
+        "kv_cache_config.tokens_per_block": (
+            options,
+            [_option(worker, "kv_cache_config", "tokens_per_block", "32") for worker in workers],
+        ),
         "cache_transceiver_config.backend": (
             options,
             [_option(worker, "cache_transceiver_config", "backend", "none") for worker in workers],

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ENDPOINT = re.compile(r"dyn://[^\s./]+(?:\.[^\s./]+){2,}")
+PLACE = re.compile(r"([\d.]+|\[[\da-fA-F:.]+\]):(\d+)")
 REQUESTS = "dynamo_component_requests_total"
 SAMPLE = re.compile(rf"^{REQUESTS}\{{(?P<labels>[^}}]*)\}} (?P<value>\S+)", re.MULTILINE)
 PREFILL = {'dynamo_component="prefill"', 'dynamo_endpoint="generate"'}
@@ -24,6 +25,7 @@ class Instance:
 
     endpoint: str  # dyn://NAMESPACE.COMPONENT.ENDPOINT
     address: str
+    port: str
     id: str  # the worker's, as text like those in answers: most are beyond what JSON is exact to
 
     @property
@@ -32,15 +34,17 @@ class Instance:
         return "prefill" if self.endpoint.split(".")[-2] == "prefill" else "decode"
 
     def __str__(self) -> str:
-        return f"{self.endpoint} at {self.address}" if self.address else self.endpoint
+        return f"{self.endpoint} at {self.address}:{self.port}" if self.address else self.endpoint
 
 
-def canonical(address: str) -> str:
-    """An IP in its one spelling; a host name as it is."""
-    try:
-        return str(ipaddress.ip_address(address))
-    except ValueError:
-        return address
+def place(text: str) -> tuple[str, str]:
+    """The IP, in its one spelling, and the port, empty if there is none, of IP, IPv4:PORT or [IPv6]:PORT.
+
+    Raises ValueError for what is none of these.
+    """
+    found = PLACE.fullmatch(text)
+    host, port = found.groups("") if found else (text, "")
+    return str(ipaddress.ip_address(host.strip("[]"))), port
 
 
 def listed(health: Mapping[str, Any]) -> list[Instance]:
@@ -51,9 +55,12 @@ def listed(health: Mapping[str, Any]) -> list[Instance]:
     found = []
     for entry in health["instances"]:
         authority = str(entry["transport"].get("tcp", "")).partition("/")[0]
-        host = authority.rpartition(":")[0].strip("[]")
+        try:
+            address, port = place(authority)
+        except ValueError:  # a host name, or no TCP
+            address, _colon, port = authority.rpartition(":")
         name = f"dyn://{entry['namespace']}.{entry['component']}.{entry['endpoint']}"
-        found.append(Instance(name, canonical(host), str(entry["instance_id"])))
+        found.append(Instance(name, address, port, str(entry["instance_id"])))
     return found
 
 
@@ -81,13 +88,16 @@ class Count:
 
 
 def count(instances: Sequence[Instance], expected: Mapping[str, int], address: str = "") -> Count:
-    """Count the instances of the expected endpoints, only those at ``address`` if there is one."""
+    """Count the instances of the expected endpoints, only those at ``address``, as of ``place``, if there is one."""
     return Count(expected, Counter(entry.endpoint for entry in at(instances, address)), instances)
 
 
 def at(instances: Sequence[Instance], address: str) -> list[Instance]:
-    """Those at an address, or all if it is empty."""
-    return [entry for entry in instances if not address or entry.address == canonical(address)]
+    """Those at an address, or at its port if it has one, or all if it is empty."""
+    if not address:
+        return list(instances)
+    host, port = place(address)
+    return [entry for entry in instances if entry.address == host and port in ("", entry.port)]
 
 
 def prefill_requests(metrics: str) -> int:

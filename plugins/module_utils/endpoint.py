@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import math
 import re
@@ -22,6 +21,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_health import 
     at,
     count,
     listed,
+    place,
     prefill_requests,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import (
@@ -182,7 +182,7 @@ class Expectation:
             if not self.instances:
                 raise ValueError("instance_address is set without instances, which says what has to be there")
             try:
-                ipaddress.ip_address(self.instance_address)
+                place(self.instance_address)
             except ValueError as error:
                 raise ValueError(f"instance_address cannot be used: {error}") from None
         if self.answered_by_instance and not self.instance_address:

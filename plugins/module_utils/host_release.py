@@ -210,9 +210,10 @@ class HostReleases:
             intact = intact and file == DESCRIPTION
             known = path if path.exists() else before / file
             old = known.read_text(errors="replace") if known.exists() else ""
+            was_secret = bool(old) and (file in secret or known.stat().st_mode & 0o7777 == SECRET_MODE)
             header = {"before_header": str(known) if old else "", "after_header": str(path)}
-            shown = {"before": SECRET if old else "", "after": f"{SECRET}, another"} if file in secret else {}
-            differences.append({"before": old, "after": text, **shown, **header})
+            shown = {"before": SECRET if was_secret else old, "after": f"{SECRET}, another" if file in secret else text}
+            differences.append({**shown, **header})
             if not self._check_mode:
                 _write(path, text, mode)
         for stranger in sorted(set(_names(directory)) - set(files)):

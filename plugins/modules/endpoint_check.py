@@ -118,6 +118,7 @@ options:
     description:
       - Count only the O(instances) at this IP address, which is where a worker takes its requests. It proves the
         workers of one host, such as after their restart, whatever the number of the others.
+      - With a port (V(192.0.2.1:9250), V([2001:db8::1]:9250)) it is one of them.
     type: str
     default: ''
   disaggregated:

@@ -111,7 +111,8 @@ previous:
   description:
     - Name of the release to go back to if that is another one, else empty. It is the one that was verified last.
     - Where none was, it is the one that all units are links into, if nothing of it is missing.
-  returned: for V(staged)
+    - With V(withdrawn), the one that was run until then.
+  returned: for V(staged) and V(withdrawn)
   type: str
   sample: 89e6c98d9288
 replaces:
@@ -184,11 +185,12 @@ def apply(releases: HostReleases, given: dict[str, Any]) -> dict[str, Any]:
     if state == "verified":
         changed, removed = releases.remember(name, given["keep"])
         return dict(changed=changed, path=str(releases.path(name)), removed=removed)
+    before = releases.serving()
     plan = releases.withdraw() if state == "withdrawn" else releases.start(name, given["restart"], given["units"])
     result = dict(changed=plan.changed, removed=plan.remove, started=plan.start, diff=[{"prepared": plan.steps()}])
     if state == "started":
-        result.update(path=str(releases.path(name)), description=releases.description(name))
-    return result
+        return dict(result, path=str(releases.path(name)), description=releases.description(name))
+    return dict(result, previous=before)
 
 
 def main() -> None:

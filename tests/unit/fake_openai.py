@@ -208,10 +208,10 @@ def response(text: str, reasoning: str = "", status: str = "completed", **fields
     return {"object": "response", "status": status, "error": None, "output": output, "usage": usage, **fields}
 
 
-def worker(name: str, number: int = 1, address: str = "10.0.0.1") -> dict[str, Any]:
+def worker(name: str, number: int = 1, address: str = "10.0.0.1", port: int = 34347) -> dict[str, Any]:
     """A worker's entry in /health of Dynamo 1.6, by its endpoint's name. Ids are beyond what a float is exact to."""
     namespace, component, endpoint = name[len("dyn://") :].split(".")
-    transport = {"tcp": f"{address}:34347/f27ac1be9000dcb/{namespace}/{component}/{endpoint}"} if address else {}
+    transport = {"tcp": f"{address}:{port}/f27ac1be9000dcb/{namespace}/{component}/{endpoint}"} if address else {}
     return {
         "component": component,
         "endpoint": endpoint,

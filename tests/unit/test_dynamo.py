@@ -183,6 +183,12 @@ MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(5
             "dynamo_prefill_engine_options and dynamo_decode_engine_options",
         ),
         (
+            FIVE,
+            change("workers", "gpu2", "decode", "engine_options", "kv_cache_config", "tokens_per_block", to=64),
+            r"kv_cache_config\.tokens_per_block .* 32 \(prefill on gpu1\), 64 \(decode on gpu2\)",
+            "dynamo_prefill_engine_options and dynamo_decode_engine_options",
+        ),
+        (
             ONE,
             change("workers", "gpu1", "prefill", "engine_options", "cache_transceiver_config", "backend", to="NIXL"),
             r"cache_transceiver_config\.backend .* NIXL \(prefill on gpu1\), UCX \(decode on gpu1\)",

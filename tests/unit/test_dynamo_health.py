@@ -71,36 +71,36 @@ HEALTH_1_6 = {
         (
             HEALTH_1_0,
             [
-                ("dynamo.prefill.generate", "17313970026644739524"),
-                ("dynamo.prefill.worker_kv_indexer_query_dp0", "17313970026644739524"),
-                ("dynamo.tensorrt_llm.generate", "4980768162781634344"),
+                ("dynamo.prefill.generate", "34063", "17313970026644739524"),
+                ("dynamo.prefill.worker_kv_indexer_query_dp0", "34063", "17313970026644739524"),
+                ("dynamo.tensorrt_llm.generate", "46685", "4980768162781634344"),
             ],
         ),
         (
             HEALTH_1_6,
             [
-                ("dynamo.backend.generate", "18373073959520298684"),
-                ("dynamo.prefill.worker_kv_query_source_61d5196aa29f3", "1092030670533823947"),
+                ("dynamo.backend.generate", "45375", "18373073959520298684"),
+                ("dynamo.prefill.worker_kv_query_source_61d5196aa29f3", "34347", "1092030670533823947"),
             ],
         ),
         ({"status": "healthy", "endpoints": [], "instances": []}, []),
     ],
 )
-def test_listed(health: dict[str, Any], instances: list[tuple[str, str]]) -> None:
-    assert listed(health) == [Instance(f"dyn://{name}", "127.0.0.1", id) for name, id in instances]
+def test_listed(health: dict[str, Any], instances: list[tuple[str, str, str]]) -> None:
+    assert listed(health) == [Instance(f"dyn://{name}", "127.0.0.1", port, id) for name, port, id in instances]
 
 
 @pytest.mark.parametrize(
-    ("transport", "address"),
+    ("transport", "address", "port"),
     [
-        ({"tcp": "[fd00::0:5]:34063/f047940181eb95c4/generate"}, "fd00::5"),
-        ({"tcp": "gpu1.example:34063/f047940181eb95c4/generate"}, "gpu1.example"),
-        ({"nats_tcp": "dynamo_prefill.generate-f047940181eb95c4"}, ""),
+        ({"tcp": "[fd00::0:5]:34063/f047940181eb95c4/generate"}, "fd00::5", "34063"),
+        ({"tcp": "gpu1.example:34063/f047940181eb95c4/generate"}, "gpu1.example", "34063"),
+        ({"nats_tcp": "dynamo_prefill.generate-f047940181eb95c4"}, "", ""),
     ],
 )
-def test_address(transport: dict[str, str], address: str) -> None:
+def test_address(transport: dict[str, str], address: str, port: str) -> None:
     (instance,) = listed({"instances": [{**HEALTH_1_0["instances"][0], "transport": transport}]})  # type: ignore[dict-item]
-    assert instance.address == address
+    assert (instance.address, instance.port) == (address, port)
 
 
 METRICS = """\

@@ -783,14 +783,14 @@ def test_instances_are_waited_for(run: Run, before: list[Answer], instances: dic
         pytest.param(
             [worker(PREFILL), worker(AUX)],
             {},
-            f"1 of 1 {PREFILL}, 0 of 1 {DECODE}; listed: {PREFILL} at 10.0.0.1, still",
+            f"1 of 1 {PREFILL}, 0 of 1 {DECODE}; listed: {PREFILL} at 10.0.0.1:34347, still",
             "Workers that do not connect",
             id="prefill only",
         ),
         pytest.param(
             [worker(PREFILL), worker("dyn://dynamo.tensorrt_llm.generate", 2, "10.0.0.2")],
             {},
-            f"1 of 1 {PREFILL}, 0 of 1 {DECODE}; listed: {PREFILL} at 10.0.0.1, dyn://dynamo.tensorrt_llm.generate at",
+            f"1 of 1 {PREFILL}, 0 of 1 {DECODE}; listed: {PREFILL} at 10.0.0.1:34347, dyn://",
             "Workers that do not connect",
             id="name of an older release",
         ),
@@ -804,7 +804,7 @@ def test_instances_are_waited_for(run: Run, before: list[Answer], instances: dic
         pytest.param(
             [worker(PREFILL), worker(PREFILL, 7), worker(DECODE)],
             {},
-            f"2 of 1 {PREFILL}, 1 of 1 {DECODE}; listed: {PREFILL} at 10.0.0.1, {PREFILL} at 10.0.0.1, {DECODE} at",
+            f"2 of 1 {PREFILL}, 1 of 1 {DECODE}; listed: {PREFILL} at 10.0.0.1:34347, {PREFILL} at",
             "A worker that was killed stays listed",
             id="too many",
         ),
@@ -818,7 +818,7 @@ def test_instances_are_waited_for(run: Run, before: list[Answer], instances: dic
         pytest.param(
             [worker(PREFILL), worker(DECODE, 2, "10.0.0.2")],
             {"instances": {DECODE: 1}, "instance_address": "10.0.0.3"},
-            f"0 of 1 {DECODE}; listed: {PREFILL} at 10.0.0.1, {DECODE} at 10.0.0.2, still",
+            f"0 of 1 {DECODE}; listed: {PREFILL} at 10.0.0.1:34347, {DECODE} at 10.0.0.2:34347, still",
             "Workers that do not connect",
             id="on another host",
         ),
@@ -877,6 +877,11 @@ def test_last_stage_needs_the_stages_before(run: Run) -> None:
         ([worker(PREFILL), worker(DECODE, 2, "10.0.0.2")], {"instance_address": "10.0.0.2"}),
         ([worker(DECODE, 3), worker(DECODE, 2, "10.0.0.2")], {"instance_address": "10.0.0.2"}),
         ([worker(DECODE, address="[fd00::0:5]")], {"instance_address": "fd00:0::5"}),
+        ([worker(DECODE), worker(DECODE, 2, port=9251)], {"instance_address": "10.0.0.1:9251"}),
+        (
+            [worker(DECODE, address="[fd00::5]"), worker(DECODE, 2, "[fd00::5]", 9251)],
+            {"instance_address": "[fd00::5]:9251"},
+        ),
     ],
 )
 def test_instances_of_one_host(run: Run, workers: list[dict[str, Any]], options: dict[str, Any]) -> None:
@@ -1057,14 +1062,14 @@ def test_workers_that_have_not_answered_are_asked_for(run: Run) -> None:
     [
         pytest.param(
             answers_by((1, 3), (2, 5)),
-            f"answers by {2**63 + 3} ({DECODE} at 10.0.0.2), {2**63 + 5} ({DECODE} at 10.0.0.3), still so after",
-            f"answers by {2**63 + 3} ({DECODE} at 10.0.0.2), {2**63 + 4} ({DECODE} at 10.0.0.2)",
+            f"answers by {2**63 + 3} ({DECODE} at 10.0.0.2:34347), {2**63 + 5} ({DECODE} at 10.0.0.3",
+            f"answers by {2**63 + 3} ({DECODE} at 10.0.0.2:34347), {2**63 + 4} ({DECODE} at 10.0.0.2:34347)",
             "A worker that is listed does not take requests",
             id="by one only",
         ),
         pytest.param(
             [*answers_by((1, 3)), reply(500, {"message": "Failed to generate completions"})],
-            f"answers by {2**63 + 3} ({DECODE} at 10.0.0.2); HTTP 500: Failed to generate completions, still so",
+            f"answers by {2**63 + 3} ({DECODE} at 10.0.0.2:34347); HTTP 500: Failed to generate completions, still so",
             "answers by",
             "A worker that is listed does not take requests",
             id="the other fails",

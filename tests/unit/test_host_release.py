@@ -166,6 +166,11 @@ def test_secrets_are_for_root_and_in_no_diff(host: Host) -> None:
     assert "password" in shown
     assert "sesame" not in shown
     assert "abracadabra" not in shown
+    host.releases().remember(staged.name, 5)
+    (found,) = (
+        f for f in host.releases(True).stage({**ONE, "password": "none"}).differences if "password" in f["after_header"]
+    )
+    assert (found["before"], found["after"]) == ("(a secret)", "none")
     path.chmod(0o644)
     assert [
         Path(found["after_header"]).name
@@ -532,7 +537,8 @@ def test_module_through_a_switch(module: Module, host: Host) -> None:
 
     other = module(state="staged", files=TWO)
     assert (other["previous"], other["replaces"]) == (staged["name"], json.loads(ONE["release.json"]))
-    assert module(state="withdrawn")["removed"] == ["a-0.service"]
+    withdrawn = module(state="withdrawn")
+    assert (withdrawn["removed"], withdrawn["previous"]) == (["a-0.service"], staged["name"])
     assert module(state="withdrawn")["changed"] is False
 
 
