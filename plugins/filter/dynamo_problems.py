@@ -25,7 +25,7 @@ options:
         how far above them those for requests begin.
       - C(image), C(releases) as in P(trtllm.fleet.dynamo_release#filter), C(router_mode), and
         C(tls), whether NATS is to speak TLS. C(together) has groups of variables with their values, of which all are
-        set or none.
+        set or none; C(numbers), by variable, a number and the least that it may be.
     type: dict
     required: true
 """

@@ -19,6 +19,14 @@ Tree = Mapping[str, Any]
 # DYN_SYSTEM_PORT is read as a signed number of 16 bits: seen with 1.0.0 to 1.6.1, whose workers end at a larger one.
 SYSTEM_PORT_MAX = 32767
 
+# Engine options that both ends of a KV cache's way have to have alike, with what TensorRT-LLM takes where they are not
+# set: CacheFormatter::inquireSupport.
+AGREED = {
+    "kv_cache_config.dtype": "auto",
+    "kv_cache_config.tokens_per_block": "32",
+    "cache_transceiver_config.backend": "none",
+}
+
 
 class Worker(NamedTuple):
     """The workers of one kind on one host."""
@@ -42,6 +50,15 @@ def release_row(image: str, releases: Mapping[str, Tree]) -> tuple[str, Tree]:
     return match[1], releases[match[1]]
 
 
+def agreed(engine_options: Tree) -> dict[str, str]:
+    """What of a worker's engine options all other workers have to have alike, by their names."""
+    found = {}
+    for name, default in AGREED.items():
+        group, _dot, option = name.partition(".")
+        found[name] = str((engine_options.get(group) or {}).get(option) or default)
+    return found
+
+
 def problems(deployment: Tree) -> list[str]:
     """Every reason why a deployment cannot work, each in one line with what to change.
 
@@ -56,6 +73,7 @@ def problems(deployment: Tree) -> list[str]:
         *_placement(deployment["placement"], deployment["known"]),
         *_release(deployment),
         *_together(deployment["together"]),
+        *_numbers(deployment["numbers"]),
         *_alike(workers, deployment["image"]),
         *_gpus(deployment["workers"]),
         *_ports(deployment, workers),
@@ -115,6 +133,13 @@ def _together(groups: Sequence[Mapping[str, str]]) -> Iterator[str]:
             yield f"{few(given)} set, and {few(missing)} not: set all of these, or none."
 
 
+def _numbers(numbers: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    """Numbers, each with the least that it may be."""
+    for variable, (number, least) in numbers.items():
+        if int(number) < least:  # the command line gives text
+            yield f"{variable} is {number}: set it to {least} or more."
+
+
 def _nats_tls(row: Tree) -> bool:
     return any(variable.startswith("NATS_TLS_") for variable in row["nats_variables"])
 
@@ -122,17 +147,10 @@ def _nats_tls(row: Tree) -> bool:
 def _alike(workers: Sequence[Worker], image: str) -> Iterator[str]:
     """What has to be the same on all workers, as a KV cache goes from one to the other."""
     options = "dynamo_prefill_engine_options and dynamo_decode_engine_options"
+    alike = [agreed(worker.recipe["engine_options"]) for worker in workers]
     told = {
         "the model": ("serving_recipe_model", [worker.recipe["model"] for worker in workers]),
-        "kv_cache_config.dtype": (options, [_option(worker, "kv_cache_config", "dtype", "auto") for worker in workers]),
-        "kv_cache_config.tokens_per_block": (
-            options,
-            [_option(worker, "kv_cache_config", "tokens_per_block", "32") for worker in workers],
-        ),
-        "cache_transceiver_config.backend": (
-            options,
-            [_option(worker, "cache_transceiver_config", "backend", "none") for worker in workers],
-        ),
+        **{name: (options, [its[name] for its in alike]) for name in AGREED},
     }
     for what, (variable, values) in told.items():
         if len({*values}) > 1:
@@ -143,10 +161,6 @@ def _alike(workers: Sequence[Worker], image: str) -> Iterator[str]:
             f"The image of workers is {_holders(workers, images)}, and the frontend's is {image}: set dynamo_image to "
             "the one for both, and leave serving_recipe_image unset."
         )
-
-
-def _option(worker: Worker, group: str, option: str, default: str) -> str:
-    return str((worker.recipe["engine_options"].get(group) or {}).get(option) or default)
 
 
 def _holders(workers: Sequence[Worker], values: Sequence[str]) -> str:

@@ -50,6 +50,7 @@ COMMON: Deployment = {
     "port_ranges": {"dynamo_prefill_port": 9100, "dynamo_decode_port": 9200},
     "tls": False,
     "request_ports_above": 50,
+    "numbers": {"dynamo_migration_limit": ["1", 0], "dynamo_lease_ttl": [30, 1]},
     "together": [
         {"dynamo_tls_ca_file": "", "dynamo_tls_certificate_file": "", "dynamo_tls_key_file": ""},
         {"dynamo_frontend_certificate_file": "/etc/ssl/api.pem", "dynamo_frontend_key_file": "/etc/ssl/api.key"},
@@ -250,6 +251,7 @@ MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(5
         ),
         (FIVE, change("addresses", "gpu2", to="127.0.1.1"), r"gpu2 \(127\.0\.1\.1\)", "dynamo_interface"),
         (FIVE, change("addresses", "ctl3", to=""), r"ctl3 \(none\)", "dynamo_interface"),
+        (ONE, change("numbers", "dynamo_migration_limit", 0, to="-1"), "dynamo_migration_limit is -1", "0 or more"),
         (
             ONE,
             change("together", 0, "dynamo_tls_key_file", to="/etc/ssl/dynamo.key"),
