@@ -38,7 +38,9 @@ from tests.unit.fake_systemd import FakeSystemd
 
 Run = Callable[..., "dict[str, Any]"]
 CANARY = "sk-canary-4711"
+# Seconds. A busy machine may stand still for a second or two.
 AT_ONCE = 60  # a timeout for what must fail without waiting
+BRIEF = 3  # a timeout for what must wait until then
 
 
 @pytest.fixture
@@ -50,11 +52,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
             monkeypatch.setattr(endpoint_check, "Systemd", lambda: Systemd(systemd))
             options.setdefault("unit", "trtllm-serve-0")
         base_url = url.url if isinstance(url, FakeOpenAI) else url
-        args = {"base_url": base_url, "model": MODEL, "timeout": 3, "interval": 0.05, **options}
+        args = {"base_url": base_url, "model": MODEL, "timeout": 30, "interval": 0.05, **options}
         start = time.monotonic()
         with patch_module_args(args), pytest.raises(SystemExit):
             endpoint_check.main()
-        assert args["timeout"] != AT_ONCE or time.monotonic() - start < 5
+        assert args["timeout"] != AT_ONCE or time.monotonic() - start < 30
         return json.loads(capsys.readouterr().out)
 
     return run
@@ -247,13 +249,13 @@ def test_apis(run: Run, options: dict[str, Any], answers: dict[str, list[Answer]
 
 
 def test_time_to_first_token_is_that_of_the_second_run(run: Run) -> None:
-    slow = stream(chat_chunks(["New York"]), before_first=3)
+    slow = stream(chat_chunks(["New York"]), before_first=8)
     fast = stream(chat_chunks(["New York"]))
     with FakeOpenAI(serving(chat=[slow, fast])) as fake:
-        result = run(fake, max_ttft=2, timeout=30)
+        result = run(fake, max_ttft=6, timeout=60)
         assert len(fake.bodies("/v1/chat/completions")) == 2
     assert result["ok"] is True
-    assert result["completion"]["ttft"] < 2
+    assert result["completion"]["ttft"] < 6
 
 
 # --- it starts ------------------------------------------------------------------------------------------------------
@@ -337,32 +339,32 @@ def test_never_ready_ends_at_the_deadline(run: Run) -> None:
     systemd = FakeSystemd("running", journal={"aaaa": ["Loading weights: 3%"]})
     start = time.monotonic()
     with FakeOpenAI(answers) as fake:
-        result = run(fake, systemd, timeout=0.5)
-    assert time.monotonic() - start < 10
+        result = run(fake, systemd, timeout=BRIEF)
+    assert time.monotonic() - start < 20
     assert result["failed"] is True
     assert result["ok"] is False
     assert result["stage"] == "health"
-    assert check(result, "health")["observed"] == "HTTP 503: still initializing, still so after 0 s"
+    assert check(result, "health")["observed"].startswith("HTTP 503: still initializing, still so after")
     assert "trtllm_server_start_timeout" in check(result, "health")["hint"]
     assert result["msg"].splitlines()[-1] == "Loading weights: 3%"
 
 
 def test_refused_until_the_deadline(run: Run) -> None:
-    with FakeOpenAI(serving(), listen_after=0.6) as fake:
-        result = run(fake, timeout=0.3)
+    with FakeOpenAI(serving(), listen_after=BRIEF + 1) as fake:
+        result = run(fake, timeout=BRIEF)
     assert result["stage"] == "health"
     assert check(result, "health")["observed"].startswith("connection refused, still so after")
 
 
 def test_last_poll_cut_short_by_the_deadline_does_not_hide_what_was_seen(run: Run) -> None:
     with FakeOpenAI(serving(health=[reply(503, {"message": "loading"}), hang])) as fake:
-        result = run(fake, timeout=0.4)
+        result = run(fake, timeout=BRIEF)
     assert check(result, "health")["observed"].startswith("HTTP 503: loading, still so after")
 
 
 def test_last_completion_cut_short_by_the_deadline_does_not_hide_what_was_seen(run: Run) -> None:
     with FakeOpenAI(serving(chat=[reply(503, {"message": "not ready"}), hang])) as fake:
-        result = run(fake, timeout=1)
+        result = run(fake, timeout=BRIEF)
     assert check(result, "completion")["observed"].startswith("HTTP 503: not ready, still so after")
 
 
@@ -835,7 +837,7 @@ def test_instances_that_do_not_come(
     run: Run, workers: list[dict[str, Any]], options: dict[str, Any], observed: str, hint: str
 ) -> None:
     with FakeOpenAI(serving(health=[frontend_health(*workers)])) as fake:
-        result = run(fake, **{"instances": INSTANCES, **options}, timeout=1)
+        result = run(fake, **{"instances": INSTANCES, **options}, timeout=BRIEF)
     assert result["stage"] == "instances"
     assert check(result, "instances")["observed"].startswith(observed)
     assert check(result, "instances")["hint"].startswith(hint)
@@ -912,7 +914,7 @@ def test_listed_worker_that_is_gone_is_waited_out(run: Run) -> None:
     with FakeOpenAI(serving(health=[BOTH], chat=answers)) as fake:
         assert run(fake, instances=INSTANCES, timeout=30)["ok"] is True
     with FakeOpenAI(serving(health=[BOTH], chat=[reply(500, failed)])) as fake:
-        result = run(fake, instances=INSTANCES, timeout=1)
+        result = run(fake, instances=INSTANCES, timeout=BRIEF)
     assert result["stage"] == "completion"
     assert "HTTP 500: Failed to generate completions, still so after" in result["msg"]
     assert check(result, "completion")["hint"].startswith("A worker that is listed")
@@ -923,7 +925,7 @@ def test_listed_worker_that_is_gone_is_waited_out(run: Run) -> None:
 )
 def test_no_model(run: Run, options: dict[str, Any], hint: str) -> None:
     with FakeOpenAI(serving(models=[reply(200, {"object": "list", "data": []})])) as fake:
-        result = run(fake, timeout=0.3, **options)
+        result = run(fake, timeout=BRIEF, **options)
     assert result["stage"] == "model"
     assert check(result, "model")["hint"].startswith(hint)
 
@@ -1099,7 +1101,7 @@ def test_workers_that_have_not_answered_are_asked_for(run: Run) -> None:
 )
 def test_not_answered_by_instance(run: Run, answers: list[Answer], observed: str, expected: str, hint: str) -> None:
     with FakeOpenAI(serving(health=[FIVE], chat=answers)) as fake:
-        result = run(fake, timeout=2, **AT_TWO)
+        result = run(fake, timeout=BRIEF, **AT_TWO)
     assert (result["failed"], result["stage"]) == (True, "instance_completion")
     found = check(result, "instance_completion")
     assert found["observed"].startswith(observed)
@@ -1194,11 +1196,11 @@ def test_deadline_is_kept(run: Run, path: str, answer: Answer) -> None:
 
 
 def test_deadline_is_kept_while_resolving(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.getaddrinfo", lambda *_args, **_options: time.sleep(8))
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_args, **_options: time.sleep(30))
     start = time.monotonic()
     with pytest.raises(OutOfTime, match=r"gpu1\.example was not resolved within 0\.2 s"):
         Client("http://gpu1.example").get("/health", Deadline(0.2))
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
 
 
 def test_api_key_is_sent_and_never_shown(run: Run) -> None:
@@ -1234,7 +1236,7 @@ def test_tls_with_a_private_authority(run: Run, tmp_path: Path) -> None:
     with FakeOpenAI(serving(), cert_file=str(both)) as fake:
         assert run(fake, ca_file=str(cert))["ok"] is True
         untrusted = run(fake, timeout=AT_ONCE)
-        plain = run(fake.url.replace("https", "http"), timeout=0.3)
+        plain = run(fake.url.replace("https", "http"), timeout=BRIEF)
     assert untrusted["stage"] == "health"
     assert "its TLS certificate is not trusted" in untrusted["msg"]
     assert "ca_file" in untrusted["msg"]

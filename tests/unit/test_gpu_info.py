@@ -314,7 +314,7 @@ def test_kernel_module_flavour(text: str, expected: tuple[str, str | None]) -> N
 def test_a_command_that_hangs_is_left_at_its_deadline() -> None:
     begin = time.monotonic()
     assert run(["sh", "-c", "trap '' TERM; sleep 30"], 0.2).rc is None
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20
 
 
 def test_commands_run_in_the_c_locale(monkeypatch: pytest.MonkeyPatch) -> None:

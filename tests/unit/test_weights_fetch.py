@@ -359,13 +359,12 @@ def test_a_hub_of_a_private_ca_is_trusted_when_told(hub: LabHub, tmp_path: Path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     secure = LabHub(hub.directory, context)
-    host = Host(tmp_path, secure, PUBLIC, stall_timeout=2, attempts=1)
+    host = Host(tmp_path, secure, PUBLIC, stall_timeout=PATIENT, attempts=1)
     done = host.fetch()
     assert done.returncode == 1
     assert "set model_weights_ca_file for a private CA" in done.stderr
 
     host.plan["hub"]["ca_file"] = str(certificate)
-    host.plan["stall_timeout"] = PATIENT
     done = host.fetch()
     assert done.returncode == 0, done.stderr
     host.assert_whole()
@@ -381,7 +380,7 @@ def test_a_cap_is_kept(hub: LabHub, host: Host) -> None:
     began = time.monotonic()
     assert process.wait() == 0
     rate = sum(sizes.values()) / (time.monotonic() - began)
-    assert 0.4 * 8 * MB < rate < 1.25 * 8 * MB
+    assert 0.2 * 8 * MB < rate < 1.25 * 8 * MB
     host.assert_whole()
     assert hub.served() <= AGAIN * host.manifest.total_bytes
 
