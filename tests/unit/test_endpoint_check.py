@@ -262,10 +262,10 @@ def test_time_to_first_token_is_that_of_the_second_run(run: Run) -> None:
 
 
 def test_refused_then_up(run: Run) -> None:
-    with FakeOpenAI(serving(), listen_after=0.5) as fake:
+    with FakeOpenAI(serving(), listen_after=BRIEF) as fake:
         result = run(fake)
     assert result["ok"] is True
-    assert check(result, "health")["duration"] >= 0.4
+    assert check(result, "health")["duration"] >= 1
 
 
 @pytest.mark.parametrize(
@@ -1198,8 +1198,8 @@ def test_deadline_is_kept(run: Run, path: str, answer: Answer) -> None:
 def test_deadline_is_kept_while_resolving(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.getaddrinfo", lambda *_args, **_options: time.sleep(30))
     start = time.monotonic()
-    with pytest.raises(OutOfTime, match=r"gpu1\.example was not resolved within 0\.2 s"):
-        Client("http://gpu1.example").get("/health", Deadline(0.2))
+    with pytest.raises(OutOfTime, match=r"gpu1\.example was not resolved within 3\.0 s"):
+        Client("http://gpu1.example").get("/health", Deadline(BRIEF))
     assert time.monotonic() - start < 20
 
 
