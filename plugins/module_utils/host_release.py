@@ -176,7 +176,7 @@ class HostReleases:
     def has_secrets(self, name: str, secrets: Mapping[str, str]) -> bool:
         """Whether these, by name of the file, are all secrets of a release."""
         directory = self.path(name)
-        private = {file for file in _names(directory) if (directory / file).stat().st_mode & 0o7777 == SECRET_MODE}
+        private = {file for file in _names(directory) if _is_secret(directory / file)}
         return private == set(secrets) and all(
             _is(directory / file, text.replace(PLACEHOLDER, str(directory)), SECRET_MODE)
             for file, text in secrets.items()
@@ -210,7 +210,7 @@ class HostReleases:
             intact = intact and file == DESCRIPTION
             known = path if path.exists() else before / file
             old = known.read_text(errors="replace") if known.exists() else ""
-            was_secret = bool(old) and (file in secret or known.stat().st_mode & 0o7777 == SECRET_MODE)
+            was_secret = bool(old) and (file in secret or _is_secret(known))
             header = {"before_header": str(known) if old else "", "after_header": str(path)}
             shown = {"before": SECRET if was_secret else old, "after": f"{SECRET}, another" if file in secret else text}
             differences.append({**shown, **header})
@@ -329,6 +329,10 @@ class HostReleases:
 
 def _names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+
+
+def _is_secret(path: Path) -> bool:
+    return path.stat().st_mode & 0o7777 == SECRET_MODE
 
 
 def _is(path: Path, text: str, mode: int) -> bool:
