@@ -52,7 +52,7 @@ sanity: $(venv) ## ansible-test sanity, on every Python here that a host may hav
 	tools/sanity.sh
 
 .PHONY: molecule
-molecule: $(venv) ## The Molecule scenarios on lab hosts, one after the other (SCENARIO="default fleet")
+molecule: $(venv) ## The Molecule scenarios on lab hosts, one after the other (SCENARIO="default air_gap")
 	@for scenario in $(or $(SCENARIO),$(patsubst molecule/%/molecule.yml,%,$(wildcard molecule/*/molecule.yml))); do molecule test --scenario-name $$scenario; done
 
 .PHONY: faults

@@ -77,7 +77,7 @@ def role_readme(role: Path) -> str:
         parts.append(sentences(spec["short_description"])[0].rstrip(".") + ".\n")
         parts.append(bullets(sentences(spec.get("description"))))
         # An entry point with the role's own variables has them by an alias.
-        if entry != "main" and spec.get("options") and spec["options"] is specs["main"].get("options"):
+        if entry != "main" and spec.get("options") and spec["options"] is specs.get("main", {}).get("options"):
             parts.append("It has the variables of the role.\n")
         elif spec.get("options"):
             parts.append(options_table("Variable", spec["options"]))

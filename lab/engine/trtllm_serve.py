@@ -6,6 +6,8 @@
 What answers behind it is NVIDIA's Dynamo frontend with its mocker engine; nginx in front gives the server's states.
 The environment says how it behaves:
   LAB_ENGINE_LOAD_SECONDS  how long the start takes at least (3)
+  LAB_ENGINE_SPEEDUP       how much faster it answers than the mocker's model of a GPU (10)
+  LAB_ENGINE_MODEL_ID      another model id than it should have
   LAB_ENGINE_FAULT         die, hang or health_only; LAB_ENGINE_FAULT_FILE names a file that says it
 """
 
@@ -220,7 +222,9 @@ def start_dynamo(
     frontend = ["--http-host", "127.0.0.1", "--http-port", str(port)]
     processes.start("frontend", [sys.executable, "-m", "dynamo.frontend", *frontend], environment)
     length = max_tokens(args, config)
-    mocker = ["--model-path", str(model), "--model-name", name, "--speedup-ratio", "10", "--max-model-len", str(length)]
+    speedup = os.environ.get("LAB_ENGINE_SPEEDUP", "10")
+    mocker = ["--model-path", str(model), "--model-name", name, "--speedup-ratio", speedup]
+    mocker += ["--max-model-len", str(length)]
     # With a port for its system server the mocker gives out the model's card itself; else the frontend asks the hub.
     processes.start("mocker", [sys.executable, "-m", "dynamo.mocker", *mocker], environment | {"DYN_SYSTEM_PORT": "0"})
 
@@ -300,6 +304,7 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
     checkpoint = find_model(model)
     config = model_config(checkpoint)
     name = args.get("served_model_name") or (checkpoint.name if checkpoint == Path(model) else model)
+    name = os.environ.get("LAB_ENGINE_MODEL_ID", name)
     asked = fault()
     harmony = "" if row["harmony"] else RAW_HARMONY
     if asked == "health_only" or (row["harmony"] and not vocabulary_is_good(config)):

@@ -34,6 +34,9 @@ UNREACHABLE = re.compile(rf"device handle for GPU *(?:\d+: *)?({BUS_ID})", re.IG
 # What it has for the memory size of a GPU that it lost later (NVIDIA/k8s-test-infra, qx-gb200-lost.xml).
 LOST = ("GPU is lost", "GPU requires reset", "Unknown Error")
 
+# Errors that a memory could not correct, since the driver was loaded.
+UNCORRECTED = ("sram_uncorrectable_parity", "sram_uncorrectable_secded", "dram_uncorrectable")
+
 State = Literal["ok", "absent", "mismatch", "no_devices", "failed", "timeout"]
 
 
@@ -59,7 +62,7 @@ class PciDevice:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. What only the driver can tell is None without it; memory is in MiB."""
+    """One GPU. What only the driver can tell is None without it; memory is in MiB, temperature in degrees Celsius."""
 
     address: str
     device_id: str | None = None
@@ -80,6 +83,10 @@ class Gpu:
     fabric_state: str | None = None
     fabric_status: str | None = None
     processes: tuple[int, ...] | None = None
+    utilisation_percent: int | None = None
+    temperature: int | None = None
+    ecc_uncorrected: int | None = None
+    recovery_action: str | None = None
 
 
 @dataclass(frozen=True)
@@ -151,6 +158,12 @@ def _number(element: ElementTree.Element, path: str) -> int | None:
     return int(found.group()) if found else None
 
 
+def _uncorrected(gpu: ElementTree.Element) -> int | None:
+    counts = [_number(gpu, f"ecc_errors/volatile/{kind}") for kind in UNCORRECTED]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
 def _enabled(element: ElementTree.Element, path: str) -> bool | None:
     return {"Enabled": True, "Disabled": False}.get(_text(element, path) or "")
 
@@ -192,6 +205,10 @@ def _parse_gpu(gpu: ElementTree.Element, address: str, index: int) -> Gpu:
             for process in gpu.findall("processes/process_info")
             if "C" in (_text(process, "type") or "") and (pid := _number(process, "pid")) is not None
         ),
+        utilisation_percent=_number(gpu, "utilization/gpu_util"),
+        temperature=_number(gpu, "temperature/gpu_temp"),
+        ecc_uncorrected=_uncorrected(gpu),
+        recovery_action=_text(gpu, "gpu_recovery_action"),
     )
 
 

@@ -10,9 +10,11 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,14 @@ UNITS = Path("/etc/systemd/system")
 UNIT_SUFFIX = ".service"
 # What the release serves, for people and later runs. Nothing that runs reads it, so it is no part of a release's name.
 DESCRIPTION = "release.json"
+# What was written, as sha256sum(1) has it, so that a look at the host tells what was changed since. It follows from the
+# files, so it is no part of a release's name either.
+SUMS = "SHA256SUMS"
+# Which releases were proven, one after the other, the newest last; for people, and for going back.
+HISTORY = "history.json"
+# What the sources of a recipe's values that an operator set begin with: the names of the variables.
+OVERRIDES = "serving_recipe_"
+HISTORY_LENGTH = 100  # of some hundred bytes each; a release is there for the last few of them only
 # In the files this stands for the release's directory, whose name follows from them.
 PLACEHOLDER = "@release@"
 SECRET = "(a secret)"
@@ -78,6 +88,23 @@ def name_release(files: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:NAME_LENGTH]
 
 
+def summary(description: Mapping[str, Any]) -> dict[str, Any]:
+    """What the history says of a release, from what the release says of itself."""
+    overrides = {
+        value["option"]: value["value"]
+        for value in description.get("provenance") or []
+        if str(value.get("source", "")).startswith(OVERRIDES)
+    }
+    return {
+        "recipe": description.get("name"),
+        "model": description.get("model"),
+        "revision": Path(description["weights"]).name if description.get("weights") else None,
+        "image": description.get("image"),
+        "digest": description.get("digest"),
+        "overrides": overrides,
+    }
+
+
 def plan(states: Mapping[str, State], wanted: Mapping[str, str], restart: bool) -> Plan:
     """How to get from ``states``, by unit, to exactly the units in ``wanted``, each with the file that it links to.
 
@@ -114,6 +141,7 @@ class HostReleases:
     def __init__(self, root: Path, units: Path, check_mode: bool = False, runner: Runner = run) -> None:
         self._releases = root / "releases"
         self._verified = root / "verified"
+        self._history = root / HISTORY
         self._units = units
         self._check_mode = check_mode
         self._runner = runner
@@ -154,7 +182,59 @@ class HostReleases:
             {"name": unit, "release": ours.get(unit, ""), "active": shown.get(unit, {}).get("ActiveState", "inactive")}
             for unit in names
         ]
-        return {"verified": verified, "description": self.described(verified), "units": units}
+        history = self._kept_history()
+        return {
+            "verified": verified,
+            "previous": next((name for name in reversed(_proven(history)) if name != verified), ""),
+            "description": self.described(verified),
+            "history": history,
+            "units": units,
+        }
+
+    def _kept_history(self) -> list[dict[str, Any]]:
+        return [dict(entry, kept=self.path(entry["release"]).is_dir()) for entry in self.history()]
+
+    def history(self) -> list[dict[str, Any]]:
+        """The releases that were proven, the newest last.
+
+        Without the file it is the one that was proven before there was a history, if any.
+        """
+        if not self._history.exists():
+            verified = self.verified()
+            return [self._entry(1, verified, self._verified.lstat().st_mtime)] if verified else []
+        try:
+            return [dict(entry, release=str(entry["release"])) for entry in json.loads(self._history.read_text())]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ReleaseError(
+                f"{self._history} cannot be read: {error!r}. Move it away, and a new one is begun"
+            ) from None
+
+    def _entry(self, number: int, name: str, verified_at: float) -> dict[str, Any]:
+        """What the history says of a release that was proven at a moment, seconds since the epoch."""
+        moment = datetime.fromtimestamp(verified_at, timezone.utc).isoformat(timespec="seconds")
+        return {
+            "number": number,
+            "release": name,
+            "verified_at": moment,
+            **summary(self.described(name) or {}),
+        }
+
+    def target(self, name: str) -> dict[str, Any]:
+        """A release to go back to, and what it serves.
+
+        Without a name it is the one that was proven before. A host that has gone back stays where it is, so that to go
+        back a second time, as after an interruption, is not to go forward.
+        """
+        proven, verified = _proven(self._kept_history()), self.verified()
+        last = (self.history() or [{}])[-1]
+        gone_back = bool(last.get("back")) and last["release"] == verified
+        chosen = name or (verified if gone_back else next((one for one in reversed(proven) if one != verified), ""))
+        if not chosen:
+            raise ReleaseError(f"nothing was proven here besides {verified or 'nothing'}, so there is no way back")
+        if chosen not in proven:
+            there = ", ".join(sorted(set(proven))) or "none"
+            raise ReleaseError(f"release {chosen} was not proven here, or is no longer kept; there is {there}")
+        return {"name": chosen, "description": self.description(chosen)}
 
     def described(self, name: str) -> dict[str, Any] | None:
         """What a release serves; None where there is none, or where it does not say."""
@@ -173,10 +253,20 @@ class HostReleases:
         except (OSError, ValueError, TypeError) as error:
             raise ReleaseError(f"{path} cannot be read: {error}") from None
 
+    def changed_files(self, name: str) -> list[str]:
+        """Files of a release that are gone or not as they were written; none where it does not say how that was."""
+        directory = self.path(name)
+        try:
+            lines = (directory / SUMS).read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return []
+        sums = {file: digest for digest, _separator, file in (line.partition("  ") for line in lines)}
+        return [file or SUMS for file, digest in sums.items() if _sum(directory / file) != digest]
+
     def has_secrets(self, name: str, secrets: Mapping[str, str]) -> bool:
         """Whether these, by name of the file, are all secrets of a release."""
         directory = self.path(name)
-        private = {file for file in _names(directory) if _is_secret(directory / file)}
+        private = {file for file in _names(directory) if file != SUMS and _is_secret(directory / file)}
         return private == set(secrets) and all(
             _is(directory / file, text.replace(PLACEHOLDER, str(directory)), SECRET_MODE)
             for file, text in secrets.items()
@@ -195,6 +285,8 @@ class HostReleases:
                 raise ReleaseError(f"files: {file!r} is {text!r}; it must be a text, so put quotes around it")
             if not re.fullmatch(r"[\w@-][\w.@-]*", file):
                 raise ReleaseError(f"files: {file!r} is no name of a file; use letters, digits and -_.@")
+            if file == SUMS:
+                raise ReleaseError(f"files: {SUMS} is written by this module; give the file another name")
         name = name_release(files)
         directory, before = self.path(name), self.path(self.verified() or name)
         if not self._check_mode:
@@ -216,11 +308,20 @@ class HostReleases:
             differences.append({**shown, **header})
             if not self._check_mode:
                 _write(path, text, mode)
-        for stranger in sorted(set(_names(directory)) - set(files)):
+        for stranger in sorted(set(_names(directory)) - {*files, SUMS}):
             # An editor's, or left by a full disk: nothing that runs was started from it.
             differences.append({"before": f"{directory / stranger}\n", "after": ""})
             if not self._check_mode:
                 _remove(directory / stranger)
+        path, text = directory / SUMS, _sums(files, str(directory))
+        mode = SECRET_MODE if secret else FILE_MODE  # a short secret could be guessed from its sum
+        if not _is(path, text, mode):
+            if not differences:  # else it says nothing that they do not
+                old = path.read_text(errors="replace") if path.exists() else ""
+                header = {"before_header": str(path) if old else "", "after_header": str(path)}
+                differences.append({"before": old, "after": text, **header})
+            if not self._check_mode:
+                _write(path, text, mode)
         return Staged(name, intact, differences)
 
     def start(self, name: str, restart: bool, units: Sequence[str] = ()) -> Plan:
@@ -239,14 +340,17 @@ class HostReleases:
         """Have the host run no release at all."""
         return self._make_true({}, restart=False)
 
-    def remember(self, name: str, keep: int) -> tuple[bool, list[str]]:
+    def remember(self, name: str, keep: int, back: bool = False) -> tuple[bool, list[str]]:
         """Remember a release as proven, and remove old ones, but for the ``keep`` that were written or proven last.
 
         The answer is whether something changed, and which were removed. Never removed is what was proven before.
+        ``back``: the host has gone back to it.
         """
         before = self.verified()
         if before == name:
             return False, []
+        history = self.history()[-HISTORY_LENGTH + 1 :]
+        entry = {**self._entry(history[-1].get("number", 0) + 1 if history else 1, name, time.time()), "back": back}
         others = sorted(
             (other for other in _names(self._releases) if other not in (name, before)),
             key=lambda other: self.path(other).stat().st_mtime,
@@ -255,6 +359,7 @@ class HostReleases:
         old = sorted(others[max(0, keep - (2 if before else 1)) :])
         if not self._check_mode:
             os.utime(self.path(name))
+            _write(self._history, json.dumps([*history, entry], indent=2) + "\n", FILE_MODE)
             _link(self._verified, str(self.path(name)))
             for other in old:
                 _remove(self.path(other))
@@ -327,8 +432,26 @@ class HostReleases:
         return done.stdout
 
 
+def _sums(files: Mapping[str, str], directory: str) -> str:
+    return "".join(
+        f"{hashlib.sha256(text.replace(PLACEHOLDER, directory).encode()).hexdigest()}  {file}\n"
+        for file, text in sorted(files.items())
+        if file != DESCRIPTION
+    )
+
+
+def _sum(path: Path) -> str:
+    """The sum of a plain file; empty where there is none."""
+    return "" if path.is_symlink() or not path.is_file() else hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+
+
+def _proven(history: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the releases of a history that are still there, the one proven last at the end."""
+    return [entry["release"] for entry in history if entry["kept"]]
 
 
 def _is_secret(path: Path) -> bool:

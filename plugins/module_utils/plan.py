@@ -89,7 +89,7 @@ def make_plan(hosts: Mapping[str, Host]) -> dict[str, Any]:
     """
     groups: dict[str, dict[str, Any]] = {}
     without: dict[str, dict[str, Any]] = {}
-    for name in sorted(hosts, key=_natural):
+    for name in sorted(hosts, key=natural):
         host = hosts[name]
         if host.recipe is None:
             problems = list(host.problems)
@@ -106,7 +106,7 @@ def make_plan(hosts: Mapping[str, Host]) -> dict[str, Any]:
     }
 
 
-def _natural(host: str) -> list[tuple[int, str] | str]:
+def natural(host: str) -> list[tuple[int, str] | str]:
     """A key that sorts gpu2 before gpu10."""
     return [(int(part), part) if place % 2 else part for place, part in enumerate(_parts(host))]
 
@@ -210,7 +210,7 @@ def shorten(hosts: Iterable[str], listed: int = LISTED) -> str:
 
     Of more than ``listed`` names and ranges the rest is a number.
     """
-    names = sorted(hosts, key=_natural)
+    names = sorted(hosts, key=natural)
     runs: list[list[str]] = []
     for name in names:
         if runs and _follows(runs[-1], name):

@@ -54,6 +54,8 @@ gpus:
       It counts GPUs that do not work too.
     - C(mig) tells whether a GPU is in MIG mode, which cuts it up, and C(mig_devices) into how many.
     - C(processes) has the ids of the processes that compute on it.
+    - C(ecc_uncorrected) counts the memory errors since the driver was loaded that were not corrected, and
+      C(recovery_action) is what the driver asks for to have a GPU work again, such as V(Reset) or V(Reboot).
   returned: always
   type: list
   elements: dict
@@ -77,6 +79,10 @@ gpus:
       fabric_state: Completed
       fabric_status: Success
       processes: []
+      utilisation_percent: 0
+      temperature: 41
+      ecc_uncorrected: 0
+      recovery_action: null
 count:
   description: Number of RV(gpus).
   returned: always

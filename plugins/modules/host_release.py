@@ -64,6 +64,10 @@ options:
     description: With V(started), start units afresh that run already.
     type: bool
     default: false
+  back:
+    description: With V(verified), whether the host has gone back to it, for C(ROOT/history.json).
+    type: bool
+    default: false
   keep:
     description:
       - With V(verified), how many releases to keep. Those go first that were written or proven longest ago.
@@ -183,7 +187,7 @@ def apply(releases: HostReleases, given: dict[str, Any]) -> dict[str, Any]:
             restart=serving != staged.name or not staged.intact,
         )
     if state == "verified":
-        changed, removed = releases.remember(name, given["keep"])
+        changed, removed = releases.remember(name, given["keep"], given["back"])
         return dict(changed=changed, path=str(releases.path(name)), removed=removed)
     before = releases.serving()
     plan = releases.withdraw() if state == "withdrawn" else releases.start(name, given["restart"], given["units"])
@@ -203,6 +207,7 @@ def main() -> None:
             name=dict(type="str"),
             units=dict(type="list", elements="str", default=[]),
             restart=dict(type="bool", default=False),
+            back=dict(type="bool", default=False),
             keep=dict(type="int", default=5),
         ),
         required_if=[("state", "staged", ["files"]), ("state", "started", ["name"]), ("state", "verified", ["name"])],

@@ -28,6 +28,13 @@ options:
     description: Directory that holds the releases.
     type: path
     default: /etc/trtllm-fleet
+  target:
+    description:
+      - Tell RV(target), a release to go back to. V(previous) is the one that was proven before, but a host that has
+        just gone back stays. Anything else is a name.
+      - Fails where there is none, or it is no longer kept.
+    type: str
+    default: ''
 seealso:
   - module: trtllm.fleet.host_release
 author:
@@ -50,6 +57,68 @@ verified:
   returned: success
   type: str
   sample: 3f786850e387
+previous:
+  description: The release that was proven before it, and is still on the host; empty where there is none.
+  returned: success
+  type: str
+  sample: 89e6c98d9288
+history:
+  description:
+    - The releases that were proven, the newest last, as C(ROOT/history.json) has them. One that the host went back to
+      is there again, with a number of its own.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    number:
+      description: Counts up, from 1.
+      type: int
+      sample: 2
+    release:
+      description: Name of the release.
+      type: str
+      sample: 3f786850e387
+    verified_at:
+      description: When it was proven, in UTC.
+      type: str
+      sample: "2026-11-22T22:10:05+00:00"
+    recipe:
+      description: Name of the recipe.
+      type: str
+      sample: gpt-oss-120b-h200x8-low_latency
+    model:
+      description: The model's repository.
+      type: str
+      sample: openai/gpt-oss-120b
+    revision:
+      description: The model's revision.
+      type: str
+      sample: 57476bbab104d89489bd206f997f9da1c2927ce2
+    image:
+      description: The image by tag.
+      type: str
+      sample: nvcr.io/nvidia/tensorrt-llm/release:1.2.1
+    digest:
+      description: The image by digest.
+      type: str
+      sample: sha256:e35ea1320d51e7c066134a52391d50eb294b7a75c37c1a736f68132956832174
+    overrides:
+      description: Engine options that the operator set, by name.
+      type: dict
+      sample: {max_batch_size: 128}
+    back:
+      description: Whether the host has gone back to it.
+      type: bool
+      sample: false
+    kept:
+      description: Whether the release is still on the host.
+      type: bool
+      sample: true
+target:
+  description: The release to go back to, C(name), and what it serves, C(description).
+  returned: with O(target)
+  type: dict
+  sample: {name: 89e6c98d9288, description: {model: openai/gpt-oss-120b}}
 description:
   description: What C(release.json) of that release says; V(null) where there is none, or it cannot be read.
   returned: success
@@ -87,10 +156,15 @@ BOOTED = Path("/run/systemd/system")
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec=dict(root=dict(type="path", default="/etc/trtllm-fleet")), supports_check_mode=True
+        argument_spec=dict(root=dict(type="path", default="/etc/trtllm-fleet"), target=dict(type="str", default="")),
+        supports_check_mode=True,
     )
+    asked = module.params["target"]
+    releases = HostReleases(Path(module.params["root"]), UNITS)
     try:
-        survey = HostReleases(Path(module.params["root"]), UNITS).survey(BOOTED.is_dir())
+        survey = releases.survey(BOOTED.is_dir())
+        if asked:
+            survey["target"] = releases.target("" if asked == "previous" else asked)
     except (ReleaseError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, **survey)

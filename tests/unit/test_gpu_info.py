@@ -113,6 +113,10 @@ def test_real_capture_of_eight_gpus(h200x8: Path, tmp_path: Path) -> None:
         "fabric_state": "Completed",
         "fabric_status": "Success",
         "processes": (),
+        "utilisation_percent": 0,
+        "temperature": 34,
+        "ecc_uncorrected": 0,
+        "recovery_action": None,
     }
     assert [entry["numa_node"] for entry in gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
 
@@ -200,6 +204,21 @@ def test_processes_and_modes(tmp_path: Path) -> None:
     )
     entry = read(tmp_path, CommandResult(0, text))["gpus"][0]
     assert (entry["processes"], entry["ecc"], entry["addressing_mode"]) == ((10, 11, 13), None, "ATS")
+
+
+def test_what_the_driver_says_of_a_bad_gpu(tmp_path: Path) -> None:
+    text = (
+        capture("smi_h200x1")
+        .replace("<dram_uncorrectable>0", "<dram_uncorrectable>2", 1)
+        .replace("<sram_uncorrectable_parity>0", "<sram_uncorrectable_parity>1", 1)
+        .replace("<gpu_recovery_action>None", "<gpu_recovery_action>Reset")
+        .replace("<gpu_util>0 %", "<gpu_util>97 %")
+    )
+    entry = read(tmp_path, CommandResult(0, text))["gpus"][0]
+    assert (entry["ecc_uncorrected"], entry["recovery_action"]) == (3, "Reset")
+    assert (entry["utilisation_percent"], entry["temperature"]) == (97, 41)
+    unknown = read(tmp_path, CommandResult(0, capture("smi_h200x1").replace("uncorrectable", "renamed")))["gpus"][0]
+    assert unknown["ecc_uncorrected"] is None
 
 
 def test_mig(h200x8: Path) -> None:

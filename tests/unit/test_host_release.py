@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
+from ansible_collections.trtllm.fleet.plugins.module_utils import host_release as module_utils_host_release
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import (
     HostReleases,
@@ -209,9 +213,61 @@ def test_foreign_files_modes_and_links_are_drift(host: Host) -> None:
     staged = host.releases().stage(ONE)
     assert not staged.intact
     assert len(staged.differences) == 3
-    assert sorted(path.name for path in directory.iterdir()) == sorted(ONE)
+    assert sorted(path.name for path in directory.iterdir()) == sorted([*ONE, "SHA256SUMS"])
     assert (directory / "release.json").read_text() == ONE["release.json"]
     assert not host.releases().stage(ONE).differences
+
+
+def test_what_was_written_is_noted_as_sha256sum_has_it(host: Host) -> None:
+    name = host.run(ONE)
+    directory = host.releases().path(name)
+    sums = directory / "SHA256SUMS"
+    assert [line.split("  ")[1] for line in sums.read_text().splitlines()] == ["a-0.service", "engine.yaml"]
+    assert subprocess.run(["sha256sum", "-c", "--strict", "--quiet", sums.name], cwd=directory).returncode == 0
+    assert host.releases().changed_files(name) == []
+    (directory / "release.json").write_text("{}")
+    assert host.releases().changed_files(name) == [], "nothing that runs reads it"
+    (directory / "engine.yaml").write_text("edited\n")
+    (directory / "a-0.service").unlink()
+    assert host.releases().changed_files(name) == ["a-0.service", "engine.yaml"]
+    (directory / "a-0.service").symlink_to("/etc/hostname")
+    assert host.releases().changed_files(name) == ["a-0.service", "engine.yaml"]
+    assert not host.releases().stage(ONE).intact
+    assert host.releases().changed_files(name) == []
+
+
+def test_a_release_from_before_there_were_sums_gets_them_when_written_next(host: Host) -> None:
+    name = host.run(ONE)
+    sums = host.releases().path(name) / "SHA256SUMS"
+    written = sums.read_text()
+    sums.unlink()
+    (sums.parent / "engine.yaml").write_text("edited\n")
+    assert host.releases().changed_files(name) == []
+    (sums.parent / "engine.yaml").write_text(ONE["engine.yaml"])
+    assert [found["after"] for found in host.releases(True).stage(ONE).differences] == [written]
+    assert not sums.exists()
+    staged = host.releases().stage(ONE)
+    assert (staged.name, staged.intact, len(staged.differences)) == (name, True, 1)
+    assert sums.read_text() == written
+    assert host.releases().stage(ONE).differences == []
+
+
+def test_sums_that_were_edited_are_put_right(host: Host) -> None:
+    sums = host.releases().path(host.run(ONE)) / "SHA256SUMS"
+    good = sums.read_text()
+    sums.write_text("0  engine.yaml\nno sum\n")
+    assert host.releases().changed_files(sums.parent.name) == ["engine.yaml", "SHA256SUMS"]
+    (difference,) = host.releases().stage(ONE).differences
+    assert (difference["before"], difference["after"]) == ("0  engine.yaml\nno sum\n", good)
+
+
+def test_sums_of_secrets_are_for_root_and_no_secret_themselves(host: Host) -> None:
+    name = host.releases().stage(ONE, {"token": "1234"}).name
+    sums = host.releases().path(name) / "SHA256SUMS"
+    assert sums.stat().st_mode & 0o777 == 0o640
+    assert "  token\n" in sums.read_text()
+    assert host.releases().has_secrets(name, {"token": "1234"})
+    assert host.releases().stage(ONE, {"token": "1234"}).differences == []
 
 
 def test_strangers_are_removed_and_are_no_drift(host: Host) -> None:
@@ -224,7 +280,7 @@ def test_strangers_are_removed_and_are_no_drift(host: Host) -> None:
     assert (dry.stage(ONE).intact, dry.start(directory.name, False, ["a-0.service"]).changed) == (True, False)
     staged = host.releases().stage(ONE)
     assert (staged.intact, len(staged.differences)) == (True, 5)
-    assert sorted(path.name for path in directory.iterdir()) == sorted(ONE)
+    assert sorted(path.name for path in directory.iterdir()) == sorted([*ONE, "SHA256SUMS"])
     assert not host.releases().start(staged.name, restart=not staged.intact).changed
 
 
@@ -436,7 +492,7 @@ def unit(name: str, release: str, active: str = "active") -> dict[str, str]:
 
 def test_survey_of_an_untouched_host(host: Host) -> None:
     host.systemctl.fails = "show"
-    nothing: dict[str, Any] = {"verified": "", "description": None, "units": []}
+    nothing: dict[str, Any] = {"verified": "", "previous": "", "description": None, "history": [], "units": []}
     assert host.releases().survey(booted=True) == nothing
     host.root.joinpath("releases").mkdir(parents=True)
     host.units.rmdir()
@@ -589,9 +645,100 @@ def test_info_module(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     host.releases().path(name).rmdir()
     (host.root / "releases").rmdir()
     (host.root / "verified").unlink()
+    (host.root / "history.json").unlink()
     host.root.rmdir()
     host.root.write_text("not a directory")
     assert str(host.root) in answer()["msg"]
+
+
+# --- history ----------------------------------------------------------------------------------------------------------
+
+TOLD = {
+    "name": "gpt-oss-120b-h200x8-low_latency",
+    "model": "openai/gpt-oss-120b",
+    "weights": "/srv/models/openai/gpt-oss-120b/57476bb",
+    "image": "nvcr.io/x:1.2.1",
+    "digest": "sha256:e3",
+    "provenance": [
+        {"option": "max_batch_size", "value": 7, "source": "serving_recipe_engine_options"},
+        {"option": "max_num_tokens", "value": 9, "source": "blog 9"},
+    ],
+}
+
+
+def test_history_tells_what_was_proven_when(host: Host) -> None:
+    one = host.run({**ONE, "release.json": json.dumps(TOLD)})
+    two = host.run(TWO)
+    again = host.run({**ONE, "release.json": json.dumps(TOLD)})
+    assert again == one
+    history = host.releases().survey(booted=True)["history"]
+    assert [(entry["number"], entry["release"], entry["kept"]) for entry in history] == [
+        (1, one, True),
+        (2, two, True),
+        (3, one, True),
+    ]
+    first = {key: value for key, value in history[0].items() if key != "verified_at"}
+    assert first == {
+        "number": 1,
+        "release": one,
+        "recipe": "gpt-oss-120b-h200x8-low_latency",
+        "model": "openai/gpt-oss-120b",
+        "revision": "57476bb",
+        "image": "nvcr.io/x:1.2.1",
+        "digest": "sha256:e3",
+        "overrides": {"max_batch_size": 7},
+        "back": False,
+        "kept": True,
+    }
+    age = datetime.now(UTC) - datetime.fromisoformat(history[0]["verified_at"])
+    assert timedelta(0) <= age < timedelta(minutes=10)
+    # The same once more is no other release.
+    host.releases().remember(one, 5)
+    assert len(host.releases().history()) == 3
+
+
+def test_host_of_a_time_before_the_history_has_one_entry(host: Host) -> None:
+    one = host.run(ONE)
+    (host.root / "history.json").unlink()
+    assert [(entry["number"], entry["release"]) for entry in host.releases().history()] == [(1, one)]
+    two = host.run(TWO)
+    assert [(entry["number"], entry["release"]) for entry in host.releases().history()] == [(1, one), (2, two)]
+
+
+def test_history_keeps_its_newest(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module_utils_host_release, "HISTORY_LENGTH", 3)
+    for files in (ONE, TWO, ONE, TWO, ONE):
+        host.run(files)
+    assert [entry["number"] for entry in host.releases().history()] == [3, 4, 5]
+
+
+def test_broken_history_is_named(host: Host) -> None:
+    host.run(ONE)
+    (host.root / "history.json").write_text('[{"number": 1}]')
+    with pytest.raises(ReleaseError, match=r"history\.json"):
+        host.releases().history()
+
+
+def test_target_is_the_release_before_or_one_by_name(host: Host) -> None:
+    with pytest.raises(ReleaseError, match="no way back"):
+        host.releases().target("")
+    one, two = host.run(ONE), host.run(TWO)
+    assert host.releases().target("") == {"name": one, "description": {"model": "m"}}
+    assert host.releases().target(two)["name"] == two
+    # Who goes back twice, as after an interruption, does not go forward.
+    host.releases().start(one, restart=False)
+    host.releases().remember(one, 5, back=True)
+    assert host.releases().target("")["name"] == one
+    host.run(TWO)
+    assert host.releases().target("")["name"] == one
+    staged = host.releases().stage({**ONE, "engine.yaml": "never proven"}).name
+    with pytest.raises(ReleaseError, match=f"{staged} was not proven here"):
+        host.releases().target(staged)
+    shutil.rmtree(host.releases().path(one))
+    with pytest.raises(ReleaseError, match="no way back"):
+        host.releases().target("")
+    with pytest.raises(ReleaseError, match=f"no longer kept; there is {two}"):
+        host.releases().target(one)
 
 
 def test_module_says_what_went_wrong(module: Module, host: Host) -> None:

@@ -1,29 +1,46 @@
-"""Hosts with no way out serve what a bundle brought to one of them."""
+"""What a gateway is on its host, and that a rollout and the way back lose no request."""
 
 import json
 
-API = "http://127.0.0.1:8000"
-BODY = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "Are you there?"}], "max_tokens": 8}
+import pytest
+
+from tests.integration.rollout_fleet import KEY, MODEL, Fleet
+
+FLEET = Fleet("fleet-", gpus=2, gateways=2)
+GATEWAYS = [f"docker://{name}" for name in FLEET.gateway_names]
 
 
-def test_there_is_no_way_out(host):
-    assert host.run("curl --silent --max-time 5 https://hub.origin.test").rc != 0
-    assert host.run("curl --silent --max-time 5 https://pypi.origin.test").rc != 0
-    assert host.check_output("ip route show default") == ""
+@pytest.mark.testinfra_hosts(*GATEWAYS)
+def test_gateway_runs_and_starts_at_boot(host):
+    state = host.check_output("systemctl show trtllm-gateway.service -p ActiveState,UnitFileState --value").split()
+    assert state == ["active", "enabled"]
+    assert host.check_output("systemctl is-enabled haproxy.service || true") == "masked"
 
 
-def test_it_serves(ask):
-    assert ask(f"{API}/v1/chat/completions", BODY)["choices"]
+@pytest.mark.testinfra_hosts(*GATEWAYS)
+def test_gateway_answers_who_has_a_key(host):
+    body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "Are you there?"}], "max_tokens": 8})
+    ask = f"curl --silent --insecure --max-time 60 --json '{body}' https://127.0.0.1/v1/chat/completions"
+    assert json.loads(host.check_output(ask))["error"]["type"] == "invalid_request_error"
+    assert json.loads(host.check_output(f"{ask} --header 'Authorization: Bearer {KEY}'"))["choices"]
 
 
-def test_every_byte_of_the_weights_is_as_the_hub_had_it(host):
-    (snapshot,) = host.check_output("ls -d /srv/trtllm-fleet/models/openai/gpt-oss-120b/*").split()
-    manifest = json.loads(host.file(f"{snapshot}/.cache/trtllm-fleet/manifest.json").content_string)
-    large = {file["path"]: file["sha256"] for file in manifest["files"] if "sha256" in file}
-    assert len(large) > 10
-    lines = host.check_output(f"cd {snapshot} && sha256sum {' '.join(large)}").splitlines()
-    assert {path: sha256 for sha256, path in map(str.split, lines)} == large
+@pytest.mark.testinfra_hosts(*GATEWAYS)
+def test_gateway_keeps_no_key(host):
+    assert host.run(f"grep --recursive {KEY} /etc/trtllm-fleet").rc == 1
 
 
-def test_nothing_is_shared_any_more(host):
-    assert ":688" not in host.check_output("ss --listening --numeric --tcp --udp")
+@pytest.mark.testinfra_hosts("local://")
+def test_rollout_and_rollback_lose_nothing():
+    assert FLEET.rotation() == FLEET.all_instances
+    before = FLEET.releases()
+    with FLEET.load(5, long_tokens=10000) as load:
+        out = FLEET.play("rollout", serving_recipe_engine_options={"max_num_tokens": 4096})
+        assert out.status == 0, out.output
+        assert [FLEET.release(host)["engine_options"]["max_num_tokens"] for host in FLEET.gpu_names] == [4096, 4096]
+        back = FLEET.play("rollback")
+        assert back.status == 0, back.output
+    assert load.errors() == {}
+    assert len(load.since(0)) > 100
+    assert FLEET.releases() == before
+    assert FLEET.rotation() == FLEET.all_instances

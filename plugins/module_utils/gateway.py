@@ -1,0 +1,460 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which instances a gateway sends requests to: a note for each host, and the configuration made of them.
+
+A request in flight is never touched: a drained instance gets no new one, and a reload leaves the old process to finish.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import hashlib
+import io
+import json
+import os
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Callable
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner, run
+
+HEAD = "head.cfg"
+CONFIG = "haproxy.cfg"
+HOSTS = "hosts"
+# In the head: what the gateway's own completion asks for, and what tells one configuration from another.
+MODEL = "@model@"
+FINGERPRINT = "@fingerprint@"
+# Of hosts and instances, which together are the names of HAProxy's servers.
+NAME = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]*")
+NO_NAME = "{!r} is no name that HAProxy takes; it takes letters, digits and -_.:"
+FINGERPRINT_LENGTH = 12  # hexadecimal digits of SHA-256: enough to tell a gateway's configurations apart
+
+BACKEND = "instances"
+WEIGHT = 100  # of 256 that HAProxy takes; all instances have the same, and leastconn does the rest
+
+# Seconds. haproxy -c looks names up; a reload starts a process, which loads the certificate.
+COMMAND_TIMEOUT = 30.0
+RELOAD_TIMEOUT = 30.0
+SOCKET_TIMEOUT = 5.0
+INTERVAL = 0.5
+
+Difference = dict[str, str]  # in the form of Ansible's --diff
+
+
+class GatewayError(Exception):
+    """The gateway cannot be brought to what is asked; the message says why."""
+
+
+class NotRunning(GatewayError):
+    """No HAProxy answers at the socket."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """One instance. ``max_requests``: how many the gateway lets it have at a time; more wait in the gateway."""
+
+    address: str
+    port: int
+    max_requests: int
+    drained: bool = False
+
+
+@dataclass(frozen=True)
+class Host:
+    """A GPU host: the model that it serves, and its instances by name."""
+
+    model: str
+    servers: Mapping[str, Server]
+
+
+Hosts = Mapping[str, Host]
+
+
+def host_from(values: Mapping[str, Any]) -> Host:
+    """A host as its note has it. Raises TypeError, KeyError, AttributeError for a note that is none."""
+    servers = {name: Server(**server) for name, server in values["servers"].items()}
+    for server in servers.values():
+        if [type(value) for value in vars(server).values()] != [str, int, int, bool]:
+            raise TypeError(f"{server} has a value of another type")
+    return Host(str(values["model"]), servers)
+
+
+def present(old: Host | None, model: str, servers: Mapping[str, Server]) -> Host:
+    """A host with exactly these servers; one that was drained stays drained."""
+    known = old.servers if old else {}
+    return Host(
+        model,
+        {
+            name: replace(server, drained=name in known and known[name].drained)
+            for name, server in sorted(servers.items())
+        },
+    )
+
+
+def marked(name: str, old: Host | None, drained: bool, instances: Sequence[str]) -> Host | None:
+    """A host with these instances, or all, marked as drained or ready. One that is not known gets no request anyway."""
+    if old is None and drained:
+        return None
+    if old is None:
+        raise GatewayError(f"{name} is not known to this gateway; playbook trtllm.fleet.gateway puts hosts in rotation")
+    unknown = sorted(set(instances) - set(old.servers))
+    if unknown:
+        raise GatewayError(f"{name} has no instance {', '.join(unknown)}; it has {', '.join(old.servers)}")
+    chosen = instances or old.servers
+    return replace(
+        old,
+        servers={
+            instance: replace(server, drained=drained) if instance in chosen else server
+            for instance, server in old.servers.items()
+        },
+    )
+
+
+def problems(hosts: Hosts) -> list[str]:
+    """What keeps these hosts from being behind one gateway."""
+    found = [
+        NO_NAME.format(name)
+        for host, value in hosts.items()
+        for name in (host, *value.servers)
+        if not NAME.fullmatch(name)
+    ]
+    for name, value in hosts.items():
+        if not re.fullmatch(r"[^\s'\"\\]+", value.model):
+            found.append(f"{name}: {value.model!r} is no model id")
+        for instance, server in value.servers.items():
+            if not re.fullmatch(r"[^\s'\"\\]+", server.address):
+                found.append(f"{name}: {instance}: {server.address!r} is no address")
+            if not 0 < server.port < 65536 or server.max_requests < 1:
+                found.append(
+                    f"{name}: {instance}: port {server.port} or {server.max_requests} requests is out of range"
+                )
+    names = Counter(name for host, value in hosts.items() for name in (f"{host}.{server}" for server in value.servers))
+    found += [f"{name} is the name of two instances" for name, number in names.items() if number > 1]
+    by_model: dict[str, list[str]] = {}
+    for name, host in hosts.items():
+        by_model.setdefault(host.model, []).append(name)
+    if len(by_model) > 1:
+        models = "; ".join(f"{', '.join(sorted(names))}: {model}" for model, names in sorted(by_model.items()))
+        found.append(
+            f"A gateway is for one model, and its hosts serve several ({models}). Give each a gateway of its own"
+        )
+    return found
+
+
+def weights(hosts: Hosts) -> dict[str, int]:
+    """The weight of each server by its name in HAProxy. 0: gets no new request, and is still looked at."""
+    return {
+        f"{host}.{instance}": 0 if server.drained else WEIGHT
+        for host, value in sorted(hosts.items())
+        for instance, server in value.servers.items()
+    }
+
+
+def render(head: str, hosts: Hosts) -> tuple[str, str]:
+    """HAProxy's configuration and its fingerprint, of which being drained is no part: that needs no reload."""
+    model = next((host.model for _, host in sorted(hosts.items())), "")
+    body = head.replace(MODEL, model)
+
+    def servers(weight: Callable[[Server], int]) -> str:
+        return "".join(
+            f"  server {name}.{instance} {_bracketed(server.address)}:{server.port}"
+            f" maxconn {server.max_requests} weight {weight(server)}\n"
+            for name, host in sorted(hosts.items())
+            for instance, server in host.servers.items()
+        )
+
+    fingerprint = hashlib.sha256((body + servers(lambda server: WEIGHT)).encode()).hexdigest()[:FINGERPRINT_LENGTH]
+    text = body + servers(lambda server: 0 if server.drained else WEIGHT)
+    return text.replace(FINGERPRINT, fingerprint), fingerprint
+
+
+class Haproxy:
+    """A running HAProxy, asked through its socket. Methods raise NotRunning, or GatewayError if it does not answer."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def ask(self, command: str) -> str:
+        """The answer to one command of the runtime API, or to several joined by semicolons."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(SOCKET_TIMEOUT)
+            answer = b""
+            try:
+                connection.connect(str(self._path))
+                connection.sendall(f"{command}\n".encode())
+                while part := connection.recv(65536):
+                    answer += part
+            except (FileNotFoundError, ConnectionRefusedError) as error:
+                raise NotRunning(f"no HAProxy listens at {self._path}: {error.strerror}") from None
+            except OSError as error:
+                # One that runs and cannot be told anything goes on sending requests.
+                raise GatewayError(f"HAProxy does not answer at {self._path}: {error}") from None
+        return answer.decode(errors="replace")
+
+    def fingerprint(self) -> str:
+        """Of the configuration that it runs with; empty where it is none of ours."""
+        found = re.search(r"^description: (.*)$", self.ask("show info"), re.MULTILINE | re.IGNORECASE)
+        return found[1].strip() if found else ""
+
+    def weights(self) -> dict[str, int]:
+        """The weight of each server, as it was set."""
+        lines = self.ask(f"show servers state {BACKEND}").splitlines()
+        columns = next((line[1:].split() for line in lines if line.startswith("#")), [])
+        rows = [dict(zip(columns, line.split())) for line in lines[2:] if line.strip()]
+        return {row["srv_name"]: int(row["srv_uweight"]) for row in rows}
+
+    def statistics(self) -> dict[str, dict[str, str]]:
+        """HAProxy's statistics of each server, by name, in the words of its documentation."""
+        rows = csv.DictReader(io.StringIO(self.ask("show stat").lstrip("# ")))
+        return {
+            row["svname"]: dict(row)
+            for row in rows
+            if row["pxname"] == BACKEND and row["svname"] not in ("BACKEND", "FRONTEND")
+        }
+
+    def set_weights(self, wanted: Mapping[str, int]) -> None:
+        """Set the weight of servers. Raises GatewayError for what HAProxy refuses."""
+        for name, weight in wanted.items():
+            answer = self.ask(f"set weight {BACKEND}/{name} {weight}").strip()
+            if answer:
+                raise GatewayError(f"HAProxy does not set the weight of {name} to {weight}: {answer}")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was done. ``running``: whether a HAProxy was there to be told. ``host``: the host as it is now."""
+
+    changed: bool
+    reloaded: bool
+    running: bool
+    differences: Sequence[Difference]
+    host: Host | None
+
+
+class Gateway:
+    """The gateway below ``root``. Methods raise GatewayError, and OSError for a file system that does not let them."""
+
+    def __init__(
+        self,
+        root: Path,
+        haproxy: Haproxy,
+        check_mode: bool = False,
+        runner: Runner = run,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._root = root
+        self._haproxy = haproxy
+        self._check_mode = check_mode
+        self._runner = runner
+        self._clock = clock
+        self._sleep = sleep
+
+    def hosts(self) -> dict[str, Host]:
+        """The hosts in this gateway's notes."""
+        found = {}
+        for path in sorted((self._root / HOSTS).glob("*.json")):
+            try:
+                found[path.stem] = host_from(json.loads(path.read_text()))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise GatewayError(f"{path} cannot be read: {error!r}. Remove it and run site.yml again") from None
+        return found
+
+    def apply(self, unit: str, name: str = "", change: Callable[[Host | None], Host | None] | None = None) -> Result:
+        """Change the note of one host, if any, and have HAProxy run with what the notes say.
+
+        ``change`` gives the host's new note from its old one; None removes it.
+        """
+        with self._locked():
+            before = self.hosts()
+            after = dict(before)
+            if change:
+                if not NAME.fullmatch(name):
+                    raise GatewayError(NO_NAME.format(name))
+                new = change(before.get(name))
+                after.pop(name, None)
+                if new is not None:
+                    after[name] = new
+            found = problems(after)
+            if found:
+                raise GatewayError(". ".join(found))
+            differences = list(_differences(self._root / HOSTS, before, after))
+            head = self._root / HEAD
+            if not head.exists():
+                if self._check_mode:
+                    return Result(bool(differences), False, False, differences, after.get(name))
+                raise GatewayError(f"{head} is not there: role trtllm.fleet.gateway has not been run on this host")
+            text, fingerprint = render(head.read_text(), after)
+            config = self._root / CONFIG
+            old = config.read_text() if config.exists() else ""
+            if text != old:
+                differences.append(
+                    {"before": old, "after": text, "before_header": str(config), "after_header": str(config)}
+                )
+            if not self._check_mode:
+                self._write(config, text if text != old else None, name, before, after)
+            done = self._run_with(unit, fingerprint, weights(after), differences)
+            return replace(done, host=after.get(name))
+
+    def survey(self) -> dict[str, Any]:
+        """What HAProxy says of every instance in the notes."""
+        hosts = self.hosts()
+        try:
+            rows, running = self._haproxy.statistics(), True
+        except NotRunning:
+            rows, running = {}, False
+
+        def told_of(name: str, server: Server) -> dict[str, Any]:
+            row = rows.get(name, {})
+            return {
+                "drained": server.drained,
+                "up": is_up(row),
+                "state": told(row),
+                "in_flight": int(row.get("scur") or 0),
+                "requests": int(row.get("stot") or 0),
+                "address": f"{_bracketed(server.address)}:{server.port}",
+            }
+
+        return {
+            "running": running,
+            "model": next((host.model for _, host in sorted(hosts.items())), ""),
+            "hosts": {
+                name: {instance: told_of(f"{name}.{instance}", server) for instance, server in host.servers.items()}
+                for name, host in hosts.items()
+            },
+        }
+
+    def wait_until_up(self, names: Sequence[str], timeout: float) -> dict[str, dict[str, str]]:
+        """The statistics of these servers once all are up. Raises GatewayError after ``timeout`` seconds."""
+        end = self._clock() + timeout
+        while True:
+            try:
+                found = self._haproxy.statistics()
+            except NotRunning:
+                found = {}  # between two processes: other hosts come and go meanwhile
+            down = {name: found.get(name, {}) for name in names if not is_up(found.get(name, {}))}
+            if not down:
+                return {name: found[name] for name in names}
+            if self._clock() >= end:
+                raise GatewayError(
+                    f"after {timeout:g} s " + "; ".join(f"{name} {told(row)}" for name, row in down.items())
+                )
+            self._sleep(INTERVAL)
+
+    def _write(self, config: Path, text: str | None, name: str, before: Hosts, after: Hosts) -> None:
+        """Write the note once the configuration is found valid, and before it is put in place."""
+        new = config.with_name(f".{CONFIG}.new")
+        if text is not None:
+            _write(new, text)
+            try:
+                self._check("haproxy", "-c", "-q", "-f", str(new))
+            except GatewayError:
+                new.unlink()
+                raise
+        note = self._root / HOSTS / f"{name}.json"
+        if name in after and after[name] != before.get(name):
+            note.parent.mkdir(exist_ok=True)
+            _write(note, _noted(after[name]))
+        elif name in before and name not in after:
+            note.unlink()
+        if text is not None:
+            os.replace(new, config)
+
+    def _run_with(
+        self, unit: str, fingerprint: str, wanted: Mapping[str, int], differences: list[Difference]
+    ) -> Result:
+        """Have the running HAProxy do as its file says, by a reload only where that is needed."""
+        try:
+            stale = self._haproxy.fingerprint() != fingerprint
+            known = {} if stale else self._haproxy.weights()
+        except NotRunning:
+            return Result(bool(differences), False, False, differences, None)
+        heavy = {name: weight for name, weight in wanted.items() if known.get(name) != weight}
+        if not self._check_mode:
+            if stale:
+                self._reload(unit, fingerprint)
+            else:
+                self._haproxy.set_weights(heavy)
+        return Result(bool(differences or stale or heavy), stale, True, differences, None)
+
+    def _reload(self, unit: str, fingerprint: str) -> None:
+        self._check("systemctl", "reload", "--", unit)
+        end = self._clock() + RELOAD_TIMEOUT
+        while True:
+            try:
+                if self._haproxy.fingerprint() == fingerprint:
+                    return
+            except NotRunning:
+                pass  # between two processes
+            if self._clock() >= end:
+                raise GatewayError(
+                    f"{unit} does not run with its new configuration after {RELOAD_TIMEOUT:g} s: see its journal"
+                )
+            self._sleep(INTERVAL)
+
+    def _check(self, *argv: str) -> CommandResult:
+        try:
+            done = self._runner(argv, COMMAND_TIMEOUT)
+        except OSError as error:
+            raise GatewayError(f"{argv[0]}: {error.strerror}") from None
+        if done.rc != 0:
+            problem = f"no answer within {COMMAND_TIMEOUT:g} s" if done.rc is None else done.text
+            raise GatewayError(f"{' '.join(argv)}: {problem or f'exit status {done.rc}'}")
+        return done
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Nobody else changes the gateway: the hosts of a batch come at the same time."""
+        if self._check_mode or not self._root.is_dir():
+            yield
+            return
+        with (self._root / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def is_up(row: Mapping[str, str]) -> bool:
+    """Whether a server's row says that HAProxy's own check of it passes."""
+    # HAProxy puts a star before the last result while the next check runs.
+    return row.get("status") == "UP" and row.get("check_status", "").removeprefix("* ") == "L7OK"
+
+
+def told(row: Mapping[str, str]) -> str:
+    """A server's state for a person."""
+    if not row:
+        return "is not there"
+    return " ".join(
+        filter(None, ("is", row["status"], row.get("check_status"), row.get("check_code"), row.get("last_chk")))
+    )
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _noted(host: Host) -> str:
+    return json.dumps(asdict(host), indent=2, sort_keys=True) + "\n"
+
+
+def _differences(directory: Path, before: Hosts, after: Hosts) -> Iterator[Difference]:
+    for name in sorted({*before, *after}):
+        old, new = (_noted(hosts[name]) if name in hosts else "" for hosts in (before, after))
+        if old != new:
+            path = str(directory / f"{name}.json")
+            yield {"before": old, "after": new, "before_header": path, "after_header": path}
+
+
+def _write(path: Path, text: str) -> None:
+    """Put a file there whole or not at all."""
+    new = path.with_name(f".{path.name}.part")
+    new.write_text(text)
+    new.chmod(0o644)
+    os.replace(new, path)

@@ -1,0 +1,77 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a gateway's access log says of its instances."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import GatewayError
+
+TIMEOUT = 60.0  # seconds; journalctl reads some hundred thousand lines in that time
+# HAProxy 8.5, session state at disconnection: the server's faults, and nothing (-). A client that goes is none of them.
+FAULTS = ("S", "s", "D", "P", "R", "I")
+
+
+def access_log(unit: str, seconds: int, runner: Runner) -> list[dict[str, Any]]:
+    """The requests that ended in the last seconds. Raises GatewayError."""
+    argv = ["journalctl", f"--unit={unit}", f"--since=-{seconds}s", "--output=cat", "--quiet", "--no-pager"]
+    try:
+        done = runner(argv, TIMEOUT)
+    except OSError as error:
+        raise GatewayError(f"journalctl: {error.strerror}") from None
+    if done.rc != 0:
+        raise GatewayError(f"{' '.join(argv)}: {done.text or f'no answer within {TIMEOUT:g} s'}")
+    # The others are HAProxy's own words.
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    found = []
+    for line in lines:
+        try:
+            found.append(dict(json.loads(line)))
+        except ValueError:
+            continue  # HAProxy cuts lines that are too long
+    if len(found) < len(lines) / 2:
+        raise GatewayError(
+            f"{len(lines) - len(found)} of {len(lines)} lines of the access log of {unit} are not as role "
+            "trtllm.fleet.gateway has them written; run playbook trtllm.fleet.gateway"
+        )
+    return found
+
+
+def failed(request: Mapping[str, Any]) -> bool:
+    """Whether a request failed by what the instance did."""
+    return request.get("status", 0) >= 500 or str(request.get("end", "-"))[:1] in FAULTS
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value that ``share`` of all are not above; None of nothing."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
+
+
+def traffic(requests: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What each server answered, by its name in HAProxy."""
+    by_server: dict[str, list[Mapping[str, Any]]] = {}
+    for request in requests:
+        by_server.setdefault(str(request.get("instance")), []).append(request)
+    return {name: measured(ones) for name, ones in by_server.items()}
+
+
+def measured(requests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Numbers and times, in milliseconds, of some requests."""
+    good = [one for one in requests if not failed(one) and one.get("first_byte_ms", -1) >= 0]
+    # The first byte of an answer that is not streamed is its end, so the two are not mixed.
+    streamed = [one for one in good if one.get("streamed") == "yes"]
+    times = [float(one["first_byte_ms"]) for one in streamed or good]
+    return {
+        "requests": len(requests),
+        "failed": sum(map(failed, requests)),
+        "timed": len(times),
+        "first_byte_ms_p50": percentile(times, 0.5),
+        "first_byte_ms_p95": percentile(times, 0.95),
+    }

@@ -1,0 +1,141 @@
+#!/usr/bin/python
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gateway_info
+short_description: Tell what a gateway sends to which instances, and how they do
+version_added: 0.1.0
+description:
+  - Runs on a gateway, which role P(trtllm.fleet.gateway#role) has set up.
+  - Tells of each instance of each host whether it is drained, whether the gateway's own checks of it pass, and what it
+    has answered. With O(seconds) it also tells how fast, from the gateway's access log.
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+attributes:
+  check_mode:
+    support: full
+    description: Reads only.
+  diff_mode:
+    support: none
+    description: There is nothing to show; the module changes nothing.
+  idempotent:
+    support: full
+    description: Reads only.
+options:
+  root:
+    description: Directory of the gateway.
+    type: path
+    default: /etc/trtllm-fleet/gateway
+  socket:
+    description: HAProxy's socket for its runtime API.
+    type: path
+    default: /run/trtllm-gateway/admin.sock
+  unit:
+    description: The systemd unit whose journal has the access log.
+    type: str
+    default: trtllm-gateway.service
+  seconds:
+    description: Tell RV(hosts.traffic) of the last so many seconds. V(0) tells none.
+    type: int
+    default: 0
+seealso:
+  - module: trtllm.fleet.gateway_host
+"""
+
+EXAMPLES = r"""
+- name: See whether all instances are in rotation
+  trtllm.fleet.gateway_info:
+  register: gateway
+  delegate_to: gateway1
+"""
+
+RETURN = r"""
+running:
+  description: Whether HAProxy answers. If not, no instance is up.
+  returned: success
+  type: bool
+  sample: true
+hosts:
+  description: The GPU hosts behind it by name, each with its instances by name.
+  returned: success
+  type: dict
+  contains:
+    drained:
+      description: Whether it gets no new request.
+      type: bool
+    up:
+      description: Whether the gateway's own checks of it pass.
+      type: bool
+    state:
+      description: HAProxy's words for that.
+      type: str
+    in_flight:
+      description: Requests that it is answering now, of this gateway.
+      type: int
+    requests:
+      description: Requests that it got since HAProxy was reloaded last.
+      type: int
+    address:
+      description: Its address and port.
+      type: str
+    traffic:
+      description:
+        - Of the last O(seconds), the requests that ended (C(requests)), those that failed (C(failed)), and of
+          C(timed) others the time to the first byte of the answer in milliseconds, as median (C(first_byte_ms_p50)) and
+          95th percentile (C(first_byte_ms_p95)). Those are the streamed ones if there are any.
+        - V(null) without O(seconds).
+      type: dict
+  sample:
+    gpu1:
+      serve-0:
+        drained: false
+        up: true
+        state: is UP L7OK 200
+        in_flight: 3
+        requests: 51234
+        address: 192.0.2.11:8000
+        traffic: {requests: 812, failed: 0, timed: 640, first_byte_ms_p50: 41.0, first_byte_ms_p95: 120.0}
+model:
+  description: The model id that they serve; empty where there are none.
+  returned: success
+  type: str
+  sample: gpt-oss-120b
+"""
+
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import Gateway, GatewayError, Haproxy
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway_log import access_log, measured, traffic
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=dict(
+            root=dict(type="path", default="/etc/trtllm-fleet/gateway"),
+            socket=dict(type="path", default="/run/trtllm-gateway/admin.sock"),
+            unit=dict(type="str", default="trtllm-gateway.service"),
+            seconds=dict(type="int", default=0),
+        ),
+        supports_check_mode=True,
+    )
+    given = module.params
+    try:
+        survey = Gateway(Path(given["root"]), Haproxy(Path(given["socket"]))).survey()
+        seen = traffic(access_log(given["unit"], given["seconds"], run)) if given["seconds"] else None
+    except (GatewayError, OSError) as error:
+        module.fail_json(msg=str(error))
+    for host, instances in survey["hosts"].items():
+        for name, instance in instances.items():
+            instance["traffic"] = None if seen is None else seen.get(f"{host}.{name}", measured([]))
+    module.exit_json(changed=False, **survey)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+#!/usr/bin/python
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_status
+short_description: Tell in one look how a GPU host is
+version_added: 0.1.0
+description:
+  - Tells the release that was proven last, how each of its instances is, the GPUs and their driver, and what is no
+    longer as M(trtllm.fleet.host_release) left it.
+  - All of it in one execution, within seconds. What cannot be looked at is a sentence in RV(problems).
+attributes:
+  check_mode:
+    support: full
+    description: Reads only.
+  diff_mode:
+    support: none
+    description: There is nothing to show; the module changes nothing.
+  idempotent:
+    support: full
+    description: Reads only.
+options:
+  root:
+    description: Directory that holds the releases.
+    type: path
+    default: /etc/trtllm-fleet
+seealso:
+  - module: trtllm.fleet.host_release_info
+  - module: trtllm.fleet.gpu_info
+  - module: trtllm.fleet.endpoint_check
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+"""
+
+EXAMPLES = r"""
+- name: Look at the host
+  trtllm.fleet.host_status:
+  register: status
+
+- name: Stop where somebody changed something by hand
+  ansible.builtin.assert:
+    that: status.drift | length == 0
+    fail_msg: "{{ status.drift | map(attribute='sentence') | join('. ') }}"
+"""
+
+RETURN = r"""
+time:
+  description: When the look was taken, by the clock of the host.
+  returned: success
+  type: str
+  sample: "2026-11-22T22:41:12+00:00"
+release:
+  description:
+    - The release that was proven last, as the history of M(trtllm.fleet.host_release_info) has it, with the one before
+      it (C(previous)) and the id of the model that is served (C(served_model)).
+    - V(null) where there is none.
+  returned: success
+  type: dict
+  sample:
+    name: 3f786850e387
+    previous: 89e6c98d9288
+    number: 2
+    verified_at: "2026-11-22T22:10:05+00:00"
+    recipe: gpt-oss-120b-h200x8-low_latency
+    model: openai/gpt-oss-120b
+    revision: 57476bbab104d89489bd206f997f9da1c2927ce2
+    image: nvcr.io/nvidia/tensorrt-llm/release:1.2.1
+    digest: sha256:e35ea1320d51e7c066134a52391d50eb294b7a75c37c1a736f68132956832174
+    overrides: {max_batch_size: 128}
+    served_model: gpt-oss-120b
+units:
+  description: The units of that release, and all others that are links into a release, in the order of their names.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Name of the unit.
+      type: str
+      sample: trtllm-serve-0.service
+    release:
+      description: Name of the release that the unit is a link into; empty where it is none.
+      type: str
+      sample: 3f786850e387
+    active:
+      description: Its C(ActiveState) in systemd's words; V(unknown) where systemd does not answer.
+      type: str
+      sample: active
+    sub:
+      description: Its C(SubState) in systemd's words.
+      type: str
+      sample: running
+    restarts:
+      description: How often systemd restarted it by itself.
+      type: int
+      sample: 0
+    since:
+      description: Since when it has been in this state; V(null) where it never was in another.
+      type: str
+      sample: "2026-11-22T22:09:31+00:00"
+instances:
+  description: The instances of that release.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Name of the instance.
+      type: str
+      sample: serve-0
+    unit:
+      description: Its unit.
+      type: str
+      sample: trtllm-serve-0.service
+    port:
+      description: Its port.
+      type: int
+      sample: 8000
+    gpus:
+      description: Its GPUs by number.
+      type: list
+      elements: int
+      sample: [0, 1, 2, 3]
+    healthy:
+      description: Whether C(/health) and C(/v1/models) answer within 5 seconds.
+      type: bool
+      sample: true
+    answer:
+      description: How they answered.
+      type: str
+      sample: HTTP 200
+    models:
+      description: Ids of the models that it lists.
+      type: list
+      elements: str
+      sample: [gpt-oss-120b]
+    connections:
+      description: Established connections on its port. Behind the gateway each is a request.
+      type: int
+      sample: 3
+    image:
+      description: The image that its container was started with; V(null) where there is no container.
+      type: str
+      sample: tensorrt-llm@sha256:e35ea1320d51e7c066134a52391d50eb294b7a75c37c1a736f68132956832174
+driver:
+  description: C(driver) of M(trtllm.fleet.gpu_info), and the version of the loaded module (C(kernel_module)).
+  returned: success
+  type: dict
+  sample:
+    installed: true
+    state: ok
+    message: ''
+    version: 580.159.04
+    cuda_version: '13.0'
+    kernel_module: 580.159.04
+fabric:
+  description: State of the NVLink fabric; V(null) where there is none.
+  returned: success
+  type: str
+  sample: Completed
+gpus:
+  description: The GPUs, with what M(trtllm.fleet.gpu_info) tells of their load and errors.
+  returned: success
+  type: list
+  elements: dict
+  sample:
+    - index: 0
+      product_name: NVIDIA H200
+      memory_used_mib: 131072
+      memory_total_mib: 143771
+      utilisation_percent: 87
+      temperature: 61
+      ecc_uncorrected: 0
+      recovery_action: null
+missing:
+  description: PCI addresses of GPUs that do not work.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+drift:
+  description:
+    - What is no longer as a run left it, or as the driver's packages are. C(about) is a file, a unit, an instance or
+      C(driver).
+    - Of files, those that were changed since they were written; of units, links that lead elsewhere, and what is
+      masked, not enabled, changed by a drop-in or not loaded; of instances, containers of another image; of the driver,
+      a kernel module of another version.
+  returned: success
+  type: list
+  elements: dict
+  sample:
+    - about: trtllm-serve-0.service
+      sentence: "trtllm-serve-0.service is changed by /etc/systemd/system/trtllm-serve-0.service.d/override.conf"
+problems:
+  description: What could not be looked at, and why.
+  returned: success
+  type: list
+  elements: str
+  sample: [docker gave no answer within 20 s]
+"""
+
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import ReleaseError
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import HostStatus
+
+# Is there where systemd booted the host: sd_booted(3).
+BOOTED = Path("/run/systemd/system")
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=dict(root=dict(type="path", default="/etc/trtllm-fleet")), supports_check_mode=True
+    )
+    status = HostStatus(Path(module.params["root"]), module.get_bin_path("nvidia-smi"), BOOTED.is_dir())
+    try:
+        module.exit_json(changed=False, **status.look())
+    except (ReleaseError, OSError) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""GPU hosts of the lab behind gateways, as an operator rolls out to them and clients ask them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.integration.conftest import REPO, Run, lab
+from tests.integration.fleet_load import Load
+
+# The lab's, of inventory/local.
+KEY = "lab-key-0123456789abcdef"
+MODEL = "gpt-oss-120b"
+# The lab's engines load in seconds, and share two cores with all else, so their times tell little.
+LAB = {"rollout_bake_seconds": 20, "rollout_canary_max_latency_ratio": 20, "rollout_max_slowdown": 3}
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Hosts PREFIX1 … are GPU hosts, those after them gateways."""
+
+    prefix: str
+    gpus: int
+    gateways: int
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        kinds = ",".join(["h200x8"] * self.gpus + ["none"] * self.gateways)
+        number = str(self.gpus + self.gateways)
+        return {**os.environ, "LAB_PREFIX": self.prefix, "LAB_HOSTS": number, "LAB_GPU": kinds}
+
+    def up(self) -> None:
+        lab("up", environment=self.environment)
+
+    def down(self) -> None:
+        lab("down", environment=self.environment)
+
+    @property
+    def gpu_names(self) -> list[str]:
+        return [f"{self.prefix}{number + 1}" for number in range(self.gpus)]
+
+    @property
+    def gateway_names(self) -> list[str]:
+        return [f"{self.prefix}{self.gpus + number + 1}" for number in range(self.gateways)]
+
+    def command(self, name: str, *arguments: str, **variables: Any) -> list[str]:
+        return [
+            "ansible-playbook",
+            f"playbooks/{name}.yml",
+            "-i",
+            "inventory/local",
+            *arguments,
+            "--extra-vars",
+            json.dumps({**LAB, **variables}),
+        ]
+
+    def start(self, name: str, *arguments: str, **variables: Any) -> subprocess.Popen[str]:
+        """A playbook that runs on; what it prints is read with communicate()."""
+        return subprocess.Popen(
+            self.command(name, *arguments, **variables),
+            cwd=REPO,
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def play(self, name: str, *arguments: str, **variables: Any) -> Run:
+        process = self.start(name, *arguments, **variables)
+        output, _ = process.communicate()
+        return Run(process.returncode, output)
+
+    def shell(self, host: str, script: str, check: bool = True) -> str:
+        command = ["docker", "exec", host, "sh", "-c", script]
+        return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=check).stdout.strip()
+
+    def address(self, host: str) -> str:
+        form = "{{range .NetworkSettings.Networks}}{{.IPAMConfig.IPv4Address}}{{end}}"
+        command = ["docker", "inspect", "--format", form, host]
+        return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True).stdout.strip()
+
+    def load(self, rate: float, **options: Any) -> Load:
+        """Clients that ask both gateways, rate requests per second in all."""
+        urls = [f"https://{self.address(name)}/v1" for name in self.gateway_names]
+        return Load(urls, KEY, MODEL, rate, **options)
+
+    def release(self, host: str) -> dict[str, Any]:
+        """What a host serves, as its release says."""
+        served: dict[str, Any] = json.loads(self.shell(host, "cat /etc/trtllm-fleet/verified/release.json"))
+        return served
+
+    def releases(self) -> list[str]:
+        """The release that each host runs, by name."""
+        return [self.shell(host, "readlink /etc/trtllm-fleet/verified").rpartition("/")[2] for host in self.gpu_names]
+
+    def rotation(self) -> dict[str, list[str]]:
+        """Of each gateway, the instances that get requests and are up."""
+        return {name: sorted(self._ready(name)) for name in self.gateway_names}
+
+    def _ready(self, gateway: str) -> list[str]:
+        command = ["ansible", "-i", "inventory/local", gateway, "-m", "trtllm.fleet.gateway_info"]
+        environment = {**self.environment, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
+        done = subprocess.run(command, cwd=REPO, env=environment, text=True, stdout=subprocess.PIPE, check=True)
+        answer, _ = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("{") :])
+        hosts = answer["hosts"]
+        return [
+            f"{host}.{name}"
+            for host, instances in hosts.items()
+            for name, one in instances.items()
+            if one["up"] and not one["drained"]
+        ]
+
+    @property
+    def all_instances(self) -> dict[str, list[str]]:
+        return {name: [f"{host}.serve-0" for host in self.gpu_names] for name in self.gateway_names}

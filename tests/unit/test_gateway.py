@@ -1,0 +1,531 @@
+"""gateway_host: notes, configuration, weights and reloads, on a real file system with a HAProxy at a real socket."""
+
+from __future__ import annotations
+
+import json
+import re
+import socketserver
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+
+from ansible_collections.trtllm.fleet.plugins.module_utils import gateway
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import Gateway, Haproxy, Server, present
+from ansible_collections.trtllm.fleet.plugins.modules import gateway_host
+
+HEAD = "global\n  description @fingerprint@\nbackend instances\n  http-check send body '@model@'\n"
+STATE = (
+    "be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state srv_uweight srv_iweight"
+    " srv_time_since_last_change srv_check_status srv_check_result srv_check_health srv_check_state srv_agent_state"
+    " bk_f_forced_id srv_f_forced_id srv_fqdn srv_port srvrecord srv_use_ssl srv_check_port srv_check_addr"
+    " srv_agent_addr srv_agent_port"
+)
+STATISTICS = "pxname,svname,qcur,scur,stot,econ,eresp,status,weight,check_status,check_code,last_chk,hrsp_5xx"
+UP = {"status": "UP", "check_status": "L7OK", "check_code": "200", "last_chk": "OK"}
+DOWN = {"status": "DOWN", "check_status": "L4CON", "check_code": "", "last_chk": "Connection refused"}
+
+
+def server(name: str, port: int, address: str = "192.0.2.1") -> dict[str, Any]:
+    return {"name": name, "address": address, "port": port, "max_requests": 720}
+
+
+GPU1 = {"host": "gpu1", "model": "m", "servers": [server("serve-0", 8000), server("serve-1", 8001)]}
+GPU2 = {"host": "gpu2", "model": "m", "servers": [server("serve-0", 8000, "192.0.2.2")]}
+MOVED = {**GPU1, "servers": [server("serve-0", 9000), server("serve-1", 8001)]}
+DRAIN, READY, FORGET = ({"host": "gpu1", "state": state} for state in ("drained", "ready", "absent"))
+
+
+class FakeHaproxy:
+    """A HAProxy that answers at its socket, and the commands ``haproxy -c`` and ``systemctl reload`` for it."""
+
+    def __init__(self, path: Path, config: Path) -> None:
+        self.path, self.config = path, config
+        self.description = ""
+        self.servers: dict[str, tuple[str, int]] = {}  # address and weight
+        self.checks: dict[str, dict[str, str]] = {}  # of servers that are not up
+        self.heard: list[str] = []
+        self.calls: list[str] = []
+        self.verdict: CommandResult | OSError = CommandResult(0)
+        self.reload: Callable[[], None] = self.read
+        self.listener: socketserver.BaseServer | None = None
+
+    def start(self) -> None:
+        haproxy = self
+
+        class Connection(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                self.wfile.write(haproxy.answer(self.rfile.readline().decode().strip()).encode())
+
+        self.listener = socketserver.ThreadingUnixStreamServer(str(self.path), Connection)
+        threading.Thread(target=self.listener.serve_forever, args=(0.01,), daemon=True).start()
+
+    def stop(self) -> None:
+        if self.path.exists() and self.listener:
+            self.listener.shutdown()
+            self.listener.server_close()
+            self.path.unlink()
+
+    def read(self) -> None:
+        text = self.config.read_text()
+        (self.description,) = re.findall(r"^  description (\S+)$", text, re.MULTILINE)
+        lines = re.findall(r"^  server (\S+) (\S+) maxconn \d+ weight (\d+)$", text, re.MULTILINE)
+        self.servers = {name: (address, int(weight)) for name, address, weight in lines}
+
+    def answer(self, command: str) -> str:
+        self.heard.append(command)
+        if command == "show info":
+            return f"Name: HAProxy\nVersion: 3.0\ndescription: {self.description}\n\n"
+        if command == "show servers state instances":
+            rows = [
+                f"4 instances {number} {name} 192.0.2.1 2 0 {weight} 100 58 15 3 2 6 0 0 0 - 8000 - 0 0 - - 0\n"
+                for number, (name, (_, weight)) in enumerate(self.servers.items(), 1)
+            ]
+            return f"1\n# {STATE}\n{''.join(rows)}\n"
+        if command == "show stat":
+            proxies = [("api", "FRONTEND"), *(("instances", name) for name in self.servers), ("instances", "BACKEND")]
+            rows = []
+            for proxy, name in proxies:
+                drained = {"status": "DRAIN"} if self.weights().get(name) == 0 else {}
+                row = {"pxname": proxy, "svname": name, **UP, **drained, **self.checks.get(name, {})}
+                rows.append(",".join(row.get(column, "0") for column in STATISTICS.split(",")) + ",\n")
+            return f"# {STATISTICS},\n{''.join(rows)}\n"
+        found = re.fullmatch(r"set weight instances/(\S+) (\d+)", command)
+        assert found, command
+        if found[1] not in self.servers:
+            return "No such server.\n"
+        self.servers[found[1]] = (self.servers[found[1]][0], int(found[2]))
+        return "\n"
+
+    def command(self, argv: Sequence[str], timeout: float) -> CommandResult:
+        self.calls.append(" ".join(argv))
+        if argv[0] == "haproxy":
+            assert "description" in Path(argv[-1]).read_text()
+            if isinstance(self.verdict, OSError):
+                raise self.verdict
+            return self.verdict
+        assert argv[:3] == ("systemctl", "reload", "--")
+        self.reload()
+        return CommandResult(0)
+
+    def weights(self) -> dict[str, int]:
+        return {name: weight for name, (_, weight) in self.servers.items()}
+
+    def told(self) -> list[str]:
+        return [command for command in self.heard if command.startswith("set")]
+
+
+class Site:
+    """A gateway's directory, its HAProxy, and a clock at which things happen while somebody sleeps."""
+
+    def __init__(self, root: Path, haproxy: FakeHaproxy, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root, self.haproxy, self.capsys = root, haproxy, capsys
+        self.now = 0.0
+        self.later: list[Callable[[], None]] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.later:
+            self.later.pop(0)()
+
+    def gateway(self, root: Path, haproxy: Haproxy, check_mode: bool) -> Gateway:
+        return Gateway(root, haproxy, check_mode, self.haproxy.command, lambda: self.now, self.sleep)
+
+    def run(self, **options: Any) -> dict[str, Any]:
+        """The module's result."""
+        paths = {"root": str(self.root), "socket": str(self.haproxy.path)}
+        with patch_module_args({**paths, **options}), pytest.raises(SystemExit):
+            gateway_host.main()
+        result: dict[str, Any] = json.loads(self.capsys.readouterr().out)
+        return result
+
+    def tree(self) -> dict[str, str]:
+        """The files that matter: no lock, and nothing that was given up."""
+        paths = [*self.root.glob("[!.]*"), *self.root.glob("hosts/*")]
+        return {str(path.relative_to(self.root)): path.read_text() for path in paths if path.is_file()}
+
+    def config(self) -> str:
+        return (self.root / "haproxy.cfg").read_text()
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Site]:
+    root = tmp_path / "gateway"
+    root.mkdir()
+    (root / "head.cfg").write_text(HEAD)
+    # The path of a socket has 108 bytes at most.
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        haproxy = FakeHaproxy(Path(short) / "sock", root / "haproxy.cfg")
+        site = Site(root, haproxy, capsys)
+        monkeypatch.setattr(gateway_host, "Gateway", site.gateway)
+        haproxy.start()
+        yield site
+        haproxy.stop()
+
+
+def test_a_host_is_put_in_rotation_once(site: Site) -> None:
+    done = site.run(**GPU1)
+    assert (done["changed"], done["reloaded"], done["running"], done["drained"]) == (True, True, True, [])
+    fingerprint = site.haproxy.description
+    assert re.fullmatch("[0-9a-f]{12}", fingerprint)
+    assert site.config() == (
+        f"global\n  description {fingerprint}\nbackend instances\n  http-check send body 'm'\n"
+        "  server gpu1.serve-0 192.0.2.1:8000 maxconn 720 weight 100\n"
+        "  server gpu1.serve-1 192.0.2.1:8001 maxconn 720 weight 100\n"
+    )
+    note = json.loads(site.tree()["hosts/gpu1.json"])
+    assert (note["model"], sorted(note["servers"])) == ("m", ["serve-0", "serve-1"])
+    assert note["servers"]["serve-0"] == {"address": "192.0.2.1", "port": 8000, "max_requests": 720, "drained": False}
+    checked, reloaded = site.haproxy.calls
+    assert checked == f"haproxy -c -q -f {site.root}/.haproxy.cfg.new"
+    assert reloaded == "systemctl reload -- trtllm-gateway.service"
+    before, written = site.tree(), (site.root / "haproxy.cfg").stat()
+    again = site.run(**{**GPU1, "servers": GPU1["servers"][::-1]})
+    assert (again["changed"], again["reloaded"], again["diff"]) == (False, False, [])
+    assert (site.tree(), (site.root / "haproxy.cfg").stat()) == (before, written)
+    assert (len(site.haproxy.calls), site.haproxy.told()) == (2, [])
+
+
+@pytest.mark.parametrize("instances", [["serve-1"], ["serve-0", "serve-1"], []])
+def test_drained_and_ready_without_a_reload(site: Site, instances: list[str]) -> None:
+    site.run(**GPU1)
+    site.run(**GPU2)
+    fingerprint, before = site.haproxy.description, site.tree()
+    site.haproxy.calls.clear()
+    drained = site.run(**DRAIN, instances=instances)
+    chosen = instances or ["serve-0", "serve-1"]
+    assert (drained["changed"], drained["reloaded"], drained["drained"]) == (True, False, chosen)
+    assert site.haproxy.told() == [f"set weight instances/gpu1.{name} 0" for name in chosen]
+    assert re.findall(r"server (\S+) .* weight 0$", site.config(), re.MULTILINE) == [f"gpu1.{name}" for name in chosen]
+    assert f"description {fingerprint}\n" in site.config()
+    note, config = drained["diff"]
+    headers = [f"{site.root}/hosts/gpu1.json", f"{site.root}/haproxy.cfg"]
+    assert [note["after_header"], config["after_header"]] == headers
+    assert (note["before"], note["after"]) == (before["hosts/gpu1.json"], site.tree()["hosts/gpu1.json"])
+    assert (config["before"], config["after"]) == (before["haproxy.cfg"], site.config())
+    assert site.run(**DRAIN, instances=instances)["changed"] is False
+    ready = site.run(**READY)
+    assert (ready["changed"], ready["reloaded"], ready["drained"]) == (True, False, [])
+    assert set(site.haproxy.weights().values()) == {100}
+    assert site.tree() == before
+    assert not [call for call in site.haproxy.calls if "systemctl" in call]
+
+
+def test_what_is_drained_stays_so_where_the_host_changes(site: Site) -> None:
+    site.run(**GPU1)
+    site.run(**DRAIN, instances=["serve-0"])
+    done = site.run(**MOVED)
+    assert (done["reloaded"], done["drained"]) == (True, ["serve-0"])
+    assert "server gpu1.serve-0 192.0.2.1:9000 maxconn 720 weight 0\n" in site.config()
+    assert site.haproxy.servers == {"gpu1.serve-0": ("192.0.2.1:9000", 0), "gpu1.serve-1": ("192.0.2.1:8001", 100)}
+    ready = site.run(**GPU2, state="ready"), site.run(**{**GPU1, "state": "ready"})
+    assert [(done["reloaded"], done["drained"]) for done in ready] == [(True, []), (True, [])]
+    assert site.haproxy.servers["gpu1.serve-0"] == ("192.0.2.1:8000", 100)
+
+
+def test_a_host_that_is_not_known_gets_no_request_anyway(site: Site) -> None:
+    done = site.run(**DRAIN)
+    assert (done["drained"], "hosts/gpu1.json" in site.tree(), site.haproxy.servers) == ([], False, {})
+    assert site.run(**DRAIN)["changed"] is False
+
+
+@pytest.mark.parametrize(
+    ("change", "address", "limit"),
+    [
+        ({"address": "2001:db8::1"}, "[2001:db8::1]:8000", 720),
+        ({"port": 9}, "192.0.2.1:9", 720),
+        ({"max_requests": 9}, "192.0.2.1:8000", 9),
+    ],
+)
+def test_what_needs_a_reload(site: Site, change: dict[str, Any], address: str, limit: int) -> None:
+    site.run(**GPU1)
+    fingerprint = site.haproxy.description
+    done = site.run(**{**GPU1, "servers": [{**server("serve-0", 8000), **change}]})
+    assert (done["changed"], done["reloaded"], site.haproxy.description != fingerprint) == (True, True, True)
+    assert site.config().endswith(f"'m'\n  server gpu1.serve-0 {address} maxconn {limit} weight 100\n")
+
+
+def test_hosts_come_and_go(site: Site) -> None:
+    site.run(**GPU1)
+    assert site.run(**GPU2)["reloaded"] is True
+    assert sorted(site.haproxy.servers) == ["gpu1.serve-0", "gpu1.serve-1", "gpu2.serve-0"]
+    gone = site.run(**FORGET)
+    assert (gone["changed"], gone["reloaded"], gone["drained"]) == (True, True, [])
+    assert sorted(site.tree()) == ["haproxy.cfg", "head.cfg", "hosts/gpu2.json"]
+    assert [*site.haproxy.servers] == ["gpu2.serve-0"]
+    assert site.run(**FORGET)["changed"] is False
+    # The last of them makes room for another model.
+    site.run(host="gpu2", state="absent")
+    assert site.run(**{**GPU1, "model": "n"})["changed"] is True
+
+
+def test_a_new_head_is_taken_up_without_a_host(site: Site) -> None:
+    site.run(**GPU1)
+    (site.root / "head.cfg").write_text(HEAD.replace("global", "global\n  quiet"))
+    done = site.run()
+    assert (done["changed"], done["reloaded"], "quiet" in site.config()) == (True, True, True)
+    assert site.run()["changed"] is False
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({**READY, "host": "gpu9"}, "gpu9 is not known to this gateway"),
+        ({**READY, "instances": ["serve-0", "a"]}, "gpu1 has no instance a; it has serve-0, serve-1"),
+        ({**GPU2, "model": "n"}, "its hosts serve several (gpu1: m; gpu2: n)"),
+        ({**GPU2, "host": "gpu 2"}, "'gpu 2' is no name that HAProxy takes"),
+        ({**GPU2, "host": "a/b"}, "'a/b' is no name that HAProxy takes"),
+    ],
+)
+def test_what_cannot_be_is_refused(site: Site, options: dict[str, Any], problem: str) -> None:
+    site.run(**GPU1)
+    before, running = site.tree(), dict(site.haproxy.servers)
+    assert problem in site.run(**options)["msg"]
+    assert problem in site.run(**options, _ansible_check_mode=True)["msg"]
+    assert (site.tree(), site.haproxy.servers, len(site.haproxy.calls)) == (before, running, 2)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "problem"),
+    [
+        (CommandResult(1, "", "line 7: unknown keyword"), ".haproxy.cfg.new: line 7: unknown keyword"),
+        (CommandResult(1), ".haproxy.cfg.new: exit status 1"),
+        (CommandResult(None), ".haproxy.cfg.new: no answer within 30 s"),
+        (FileNotFoundError(2, "No such file or directory"), "haproxy: No such file or directory"),
+    ],
+)
+def test_what_haproxy_refuses_changes_nothing(site: Site, verdict: CommandResult | OSError, problem: str) -> None:
+    site.run(**GPU1)
+    before, running = site.tree(), dict(site.haproxy.servers)
+    site.haproxy.verdict = verdict
+    for options in (GPU2, MOVED, FORGET):
+        assert site.run(**options)["msg"].endswith(problem)
+    assert (site.tree(), site.haproxy.servers) == (before, running)
+    site.haproxy.verdict = CommandResult(0)
+    assert site.run(**GPU2)["changed"] is True
+
+
+@pytest.mark.parametrize("note", ["{", "[]", "{}", '{"model": 1, "servers": []}', '{"model": 1, "servers": {"": 5}}'])
+def test_a_broken_note_is_named(site: Site, note: str) -> None:
+    site.run(**GPU1)
+    path = site.root / "hosts/gpu2.json"
+    path.write_text(note)
+    assert f"{path} cannot be read" in site.run(**GPU1)["msg"]
+
+
+@pytest.mark.parametrize("options", [GPU1, MOVED, {**MOVED, "state": "ready"}, GPU2, DRAIN, READY, FORGET, {}])
+@pytest.mark.parametrize("running", [True, False])
+def test_a_dry_run_changes_nothing_and_says_all(site: Site, options: dict[str, Any], running: bool) -> None:
+    site.run(**GPU1)
+    if not running:
+        site.haproxy.stop()
+    before, servers = site.tree(), dict(site.haproxy.servers)
+    dry = site.run(**options, timeout=9, _ansible_check_mode=True)
+    assert (site.tree(), site.haproxy.servers, len(site.haproxy.calls), site.now) == (before, servers, 2, 0)
+    done = site.run(**options)
+    told = ["changed", "reloaded", "running", "diff"]
+    assert [dry[key] for key in told] == [done[key] for key in told]
+    assert done["changed"] is (options not in (GPU1, READY, {}))
+
+
+def test_a_host_on_which_the_role_has_not_been_run(site: Site) -> None:
+    (site.root / "head.cfg").unlink()
+    for _ in range(2):
+        dry = site.run(**GPU1, _ansible_check_mode=True)
+        assert (dry["changed"], dry["reloaded"], dry["running"], len(dry["diff"])) == (True, False, False, 1)
+        assert site.run(_ansible_check_mode=True)["changed"] is False
+        assert f"{site.root}/head.cfg is not there" in site.run(**GPU1)["msg"]
+        assert (site.tree(), site.haproxy.calls) == ({}, [])
+        site.root = site.root / "missing"
+    assert not site.root.parent.exists()
+
+
+def test_a_haproxy_that_does_not_run_finds_it_written(site: Site) -> None:
+    site.haproxy.stop()
+    done = site.run(**GPU1)
+    assert (done["changed"], done["running"], done["reloaded"]) == (True, False, False)
+    assert "server gpu1.serve-1" in site.config()
+    assert site.run(**GPU1)["changed"] is False
+    site.haproxy.read()
+    site.haproxy.start()
+    assert (site.run(**GPU1)["changed"], site.run(**GPU1)["running"]) == (False, True)
+
+
+def test_weights_that_somebody_changed_are_put_right(site: Site) -> None:
+    site.run(**GPU1)
+    site.run(**DRAIN, instances=["serve-1"])
+    site.haproxy.heard.clear()
+    site.haproxy.servers.update({"gpu1.serve-0": ("", 7), "gpu1.serve-1": ("", 100)})
+    done = site.run()
+    assert (done["changed"], done["reloaded"], done["diff"]) == (True, False, [])
+    assert site.haproxy.told() == ["set weight instances/gpu1.serve-0 100", "set weight instances/gpu1.serve-1 0"]
+    assert site.run()["changed"] is False
+    del site.haproxy.servers["gpu1.serve-0"]
+    assert site.run()["msg"] == "HAProxy does not set the weight of gpu1.serve-0 to 100: No such server."
+
+
+def test_a_reload_is_waited_for(site: Site) -> None:
+    site.haproxy.reload = site.haproxy.stop
+    site.later = [lambda: None, site.haproxy.start, site.haproxy.read]
+    assert (site.run(**GPU1)["reloaded"], site.later) == (True, [])
+
+
+def test_a_reload_that_does_not_come_is_made_up_for(site: Site) -> None:
+    site.haproxy.reload = lambda: None
+    assert "trtllm-gateway.service does not run with its new configuration after 30 s" in site.run(**GPU1)["msg"]
+    assert site.now == 30.0
+    site.haproxy.reload = site.haproxy.read
+    done = site.run(**GPU1)
+    assert (done["changed"], done["reloaded"], done["diff"]) == (True, True, [])
+
+
+@pytest.mark.parametrize("state", [{}, {"state": "ready"}])
+def test_waits_until_instances_are_up(site: Site, state: dict[str, str]) -> None:
+    site.run(**GPU1)
+    site.haproxy.checks["gpu1.serve-0"] = {**UP, "check_status": "INI"}
+    site.later = [lambda: site.haproxy.checks.update({"gpu1.serve-0": DOWN}), site.haproxy.checks.clear]
+    site.run(**{**GPU1, **state, "timeout": 60})
+    assert (site.now, site.later) == (1.0, [])
+
+
+def test_what_is_not_up_in_time_is_told(site: Site) -> None:
+    site.haproxy.checks = {"gpu1.serve-0": DOWN, "gpu1.serve-1": {**UP, "status": "UP 1/2"}}
+    failed = site.run(**GPU1, timeout=3)["msg"]
+    assert failed == "after 3 s gpu1.serve-0 is DOWN L4CON Connection refused; gpu1.serve-1 is UP 1/2 L7OK 200 OK"
+    assert (site.now, site.run(**GPU1)["changed"]) == (3.0, False)
+    site.later = [site.haproxy.servers.clear]
+    assert site.run(**GPU1, timeout=1)["msg"] == "after 1 s gpu1.serve-0 is not there; gpu1.serve-1 is not there"
+
+
+def test_nobody_waits_for_what_gets_no_request(site: Site) -> None:
+    site.run(**GPU1)
+    site.haproxy.checks = {"gpu1.serve-0": DOWN, "gpu1.serve-1": DOWN}
+    assert site.run(**DRAIN, instances=["serve-0"], timeout=3)["drained"] == ["serve-0"]
+    del site.haproxy.checks["gpu1.serve-1"]
+    assert (site.run(**GPU1, timeout=3)["changed"], site.now) == (False, 0.0)
+
+
+def test_survey_says_what_haproxy_says_of_every_instance(site: Site) -> None:
+    site.run(**GPU1)
+    site.run(**DRAIN, instances=["serve-0"])
+    site.haproxy.checks = {"gpu1.serve-1": {"scur": "3", "stot": "40"}}
+    gateway = site.gateway(site.root, Haproxy(site.haproxy.path), True)
+    told = gateway.survey()
+    assert (told["running"], told["model"], [*told["hosts"]]) == (True, "m", ["gpu1"])
+    one, two = ({"address": f"192.0.2.1:800{n}", "drained": n == 0, "up": n == 1} for n in range(2))
+    assert told["hosts"]["gpu1"] == {
+        "serve-0": {**one, "state": "is DRAIN L7OK 200 OK", "in_flight": 0, "requests": 0},
+        "serve-1": {**two, "state": "is UP L7OK 200 OK", "in_flight": 3, "requests": 40},
+    }
+    site.haproxy.stop()
+    told = gateway.survey()
+    assert (told["running"], told["hosts"]["gpu1"]["serve-1"]["state"]) == (False, "is not there")
+
+
+def test_hosts_of_a_batch_come_at_the_same_time(site: Site) -> None:
+    both = threading.Barrier(2)
+
+    def slow(argv: Sequence[str], timeout: float) -> CommandResult:
+        with suppress(threading.BrokenBarrierError):  # one at a time comes here
+            both.wait(0.3)
+        return site.haproxy.command(argv, timeout)
+
+    def apply(name: str) -> bool:
+        gateway = Gateway(site.root, Haproxy(site.haproxy.path), False, slow, lambda: site.now, site.sleep)
+        return gateway.apply("a.service", name, lambda old: present(old, "m", {"a": Server(name, 1, 2)})).reloaded
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(apply, ["gpu1", "gpu2"])) == [True, True]
+    assert sorted(site.haproxy.servers) == ["gpu1.a", "gpu2.a"]
+    assert {"hosts/gpu1.json", "hosts/gpu2.json"} < {*site.tree()}
+
+
+# --- faults that were there -------------------------------------------------------------------------------------------
+
+
+def test_haproxy_that_hangs_is_not_taken_for_one_that_does_not_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on sending requests to what would be stopped."""
+    site.run(**GPU1)
+    monkeypatch.setattr(gateway, "SOCKET_TIMEOUT", 0.2)
+    answers = threading.Event()
+    site.haproxy.answer = lambda command: str(answers.wait(30) or "")  # type: ignore[method-assign]
+    failed = site.run(**DRAIN)
+    answers.set()
+    assert "does not answer" in failed["msg"]
+
+
+def test_check_under_way_is_no_failure(site: Site) -> None:
+    site.haproxy.checks["gpu1.serve-0"] = {"check_status": "* L7OK"}
+    assert "msg" not in site.run(**GPU1, timeout=3)
+    site.haproxy.checks["gpu1.serve-0"] = {"check_status": "* L4CON"}
+    assert "gpu1.serve-0 is UP * L4CON" in site.run(**GPU1, timeout=3)["msg"]
+
+
+def test_reload_for_another_host_is_waited_out(site: Site) -> None:
+    site.haproxy.checks["gpu1.serve-0"] = DOWN
+    site.later = [site.haproxy.stop, site.haproxy.start, site.haproxy.checks.clear]
+    assert "msg" not in site.run(**GPU1, timeout=30)
+    assert site.later == []
+
+
+@pytest.mark.parametrize("state", ["absent", "drained"])
+def test_nothing_outside_the_notes_is_touched(site: Site, state: str) -> None:
+    other = site.root.parent / "x.json"
+    other.write_text("{}")
+    assert "is no name" in site.run(host="../../x", state=state)["msg"]
+    assert other.read_text() == "{}"
+
+
+def test_note_that_is_right_is_not_written_again(site: Site) -> None:
+    site.run(**GPU1)
+    note = site.root / "hosts" / "gpu1.json"
+    before = note.stat()
+    site.haproxy.servers["gpu1.serve-0"] = ("192.0.2.1:8000", 7)
+    assert site.run(**GPU1)["changed"] is True
+    assert note.stat() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({**GPU1, "servers": [{**server("serve-0", 8000), "max_requests": 0}]}, "0 requests is out of range"),
+        ({**GPU1, "servers": [server("serve-0", 65536)]}, "port 65536"),
+        ({**GPU1, "servers": [server("a\nb", 8000)]}, "is no name"),
+        ({**GPU1, "servers": [server("serve-0", 8000, "a b")]}, "'a b' is no address"),
+        ({**GPU1, "model": "m'"}, "is no model id"),
+        ({**GPU1, "servers": [server("a", 8000), server("a", 8001)]}, "two have the same name"),
+        ({"state": "drained"}, "host"),
+        ({"state": "ready"}, "host"),
+        ({"state": "absent"}, "host"),
+    ],
+)
+def test_values_that_would_break_the_configuration_are_refused(
+    site: Site, options: dict[str, Any], problem: str
+) -> None:
+    site.run(**GPU2)
+    before = site.tree()
+    assert problem in site.run(**options)["msg"]
+    assert site.tree() == before
+
+
+def test_two_instances_of_one_name_are_refused(site: Site) -> None:
+    site.run(host="a", model="m", servers=[server("b.c", 8000)])
+    assert "a.b.c is the name of two" in site.run(host="a.b", model="m", servers=[server("c", 8000)])["msg"]
+
+
+def test_dry_drain_says_what_would_be_drained(site: Site) -> None:
+    site.run(**GPU1)
+    assert site.run(**DRAIN, _ansible_check_mode=True)["drained"] == ["serve-0", "serve-1"]
+
+
+def test_refused_configuration_leaves_nothing(site: Site) -> None:
+    site.haproxy.verdict = CommandResult(1)
+    assert site.run(**GPU1)["failed"] is True
+    assert list(site.root.glob(".*new")) == []

@@ -1,0 +1,397 @@
+"""In which steps a fleet is switched, how much of it serves meanwhile, and whether a canary does as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleFilterError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.trtllm.fleet.plugins.filter.rollout_canary import rollout_canary
+from ansible_collections.trtllm.fleet.plugins.filter.rollout_capacity import rollout_capacity
+from ansible_collections.trtllm.fleet.plugins.filter.rollout_plan import rollout_plan
+from ansible_collections.trtllm.fleet.plugins.module_utils.rollout import (
+    Host,
+    RolloutError,
+    Step,
+    batch_sizes,
+    minutes,
+    steps,
+    text,
+)
+
+
+def host(name: str, ready: int = 1, instances: int = 1, runs: str = "old") -> Host:
+    return Host(name, runs, "new", instances, ready)
+
+
+def names(plan: Sequence[Step]) -> list[str]:
+    """Each step's hosts, in one word."""
+    return ["".join(step.hosts) for step in plan]
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batches", "total", "expected"),
+    [
+        pytest.param([1, "10%", "25%"], 20, [1, 2, 5], id="the default"),
+        pytest.param(["10%", "25%"], 3, [1, 1], id="at least one host"),
+        pytest.param(["25%", "99%", "100%"], 10, [2, 9, 10], id="rounded down, as serial does"),
+        pytest.param([3, "4", " 5 ", " 50% "], 8, [3, 4, 5, 4], id="numbers as text"),
+        pytest.param([50], 3, [50], id="more than there are"),
+    ],
+)
+def test_batches_are_numbers_or_percentages(batches: list[Any], total: int, expected: list[int]) -> None:
+    assert batch_sizes(batches, total) == expected
+
+
+@pytest.mark.parametrize("entry", [0, "0", "0%", -1, "-5%", 1.5, "2.5%", "a few", "%", "", None])
+def test_what_is_no_batch_is_refused(entry: Any) -> None:
+    with pytest.raises(RolloutError) as refused:
+        batch_sizes([1, entry], 10)
+    assert str(refused.value).startswith(f"rollout_batches: {entry!r} is neither")
+
+
+def test_no_batches_are_refused() -> None:
+    with pytest.raises(RolloutError, match="rollout_batches is empty"):
+        steps([host("a")], [], 50)
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hosts", "batches", "min_capacity", "expected", "serving"),
+    [
+        pytest.param([*map(host, "abcdef")], [1, 2], 0, ["a", "bc", "de", "f"], [5, 4, 4, 5], id="the last repeats"),
+        pytest.param([*map(host, "abcd")], ["100%"], 0, ["abcd"], [0], id="no capacity asked for"),
+        pytest.param([*map(host, "abcd")], ["100%"], 50, ["ab", "cd"], [2, 2], id="as many as capacity allows"),
+        pytest.param([*map(host, "abc")], ["100%"], 66, ["a", "b", "c"], [2, 2, 2], id="a part of one is one"),
+        pytest.param(
+            [host("a", 8, 8), host("b", 2, 2), host("c", 2, 2)], ["100%"], 33, ["a", "bc"], [4, 8], id="instances count"
+        ),
+        pytest.param([host("a"), host("b", 0), host("c")], [1], 50, ["b", "a", "c"], [2, 2, 2], id="idle ones first"),
+        pytest.param([host("a"), host("b", 0)], [2], 50, ["b", "a"], [1, 1], id="idle ones make room"),
+        pytest.param([host("a", 0), host("b", 0)], ["100%"], 100, ["ab"], [0], id="a new fleet"),
+        pytest.param([host("a", 1, 2), host("b", 2, 2)], [1], 50, ["a", "b"], [2, 2], id="some of a host's serve"),
+        pytest.param([], [1], 50, [], [], id="no hosts"),
+    ],
+)
+def test_steps(
+    hosts: list[Host], batches: list[Any], min_capacity: int, expected: list[str], serving: list[int]
+) -> None:
+    plan = steps(hosts, batches, min_capacity)
+    assert names(plan) == expected
+    assert [step.serving for step in plan] == serving
+
+
+def test_a_rollout_goes_on_with_what_is_left() -> None:
+    done, idle = host("a", runs="new"), host("b", ready=0, runs="new")
+    others = [*map(host, "cdef")]
+    assert names(steps([done, *others, idle], ["50%"], 0)) == ["bc", "de", "f"]
+    assert steps([done], [1], 100) == []
+
+
+@pytest.mark.parametrize(
+    ("hosts", "min_capacity", "numbers"),
+    [
+        pytest.param([*map(host, "abc")], 67, ["67 percent of 3 instances is 3", "3 serve", "a (1) it would be 2"]),
+        pytest.param([host("a")], 1, ["1 percent of 1 instances is 1", "without a (1) it would be 0"]),
+        # The idle one is no way out: by the plan it serves, and that is still too little.
+        pytest.param([host("a", 4, 4), host("b", 0)], 50, ["is 3; 5 serve", "without a (4) it would be 1"]),
+        pytest.param([host("a"), host("b", 0, 4, "new"), host("c")], 100, ["6 serve", "without a (1) it would be 5"]),
+    ],
+)
+def test_too_little_capacity_is_refused(hosts: list[Host], min_capacity: int, numbers: list[str]) -> None:
+    with pytest.raises(RolloutError) as refused:
+        steps(hosts, ["100%"], min_capacity)
+    assert str(refused.value).startswith("rollout_min_capacity: ")
+    assert [number for number in numbers if number not in str(refused.value)] == []
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> list[Host]:
+    sizes = draw(st.lists(st.integers(1, 8), min_size=1, max_size=12))
+    return [
+        host(f"gpu{number}", draw(st.integers(0, size)), size, draw(st.sampled_from(["", "old", "new"])))
+        for number, size in enumerate(sizes)
+    ]
+
+
+@given(
+    fleets(),
+    st.lists(st.integers(1, 5) | st.integers(1, 100).map("{}%".format), min_size=1, max_size=4),
+    st.integers(0, 100),
+)
+def test_every_step_leaves_the_capacity(fleet: list[Host], batches: list[Any], min_capacity: int) -> None:
+    try:
+        plan = steps(fleet, batches, min_capacity)
+    except RolloutError:
+        return
+    total, serves = sum(one.instances for one in fleet), {one.name: one.ready for one in fleet}
+    for step in plan:
+        before = sum(serves.values())
+        serves.update(dict.fromkeys(step.hosts, 0))
+        assert step.serving == sum(serves.values())
+        assert step.serving == before or 100 * step.serving >= min_capacity * total
+        serves.update({one.name: one.instances for one in fleet if one.name in step.hosts})
+    assert sum(serves.values()) == total
+    assert len({name for step in plan for name in step.hosts}) == sum(len(step.hosts) for step in plan)
+    idle = [name for step in plan for name in step.hosts if {one.name: one.ready for one in fleet}[name] == 0]
+    assert idle == [name for step in plan for name in step.hosts][: len(idle)]
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def description(name: str, instances: int = 2) -> dict[str, Any]:
+    return {
+        "name": name,
+        "image": f"example.com/{name}",
+        "instances": [{"name": f"serve-{n}"} for n in range(instances)],
+    }
+
+
+def outlook(runs: str, instances: int = 2, restart: bool = False, active: Sequence[str] = ()) -> dict[str, Any]:
+    """A host that is to run release ``new``."""
+    units = [{"name": f"trtllm-{n}.service", "release": runs, "active": state} for n, state in enumerate(active)]
+    return {
+        "trtllm_server_outlook": {
+            "back": False,
+            "wanted": "new",
+            "restart": restart,
+            "recipe": description("after", instances),
+            "runs": {
+                "verified": runs,
+                "description": description("before" if runs == "old" else "after", instances) if runs else None,
+                "units": units,
+            },
+        }
+    }
+
+
+def instance(up: bool = True, drained: bool = False, **traffic: Any) -> dict[str, Any]:
+    """An instance, as a gateway tells of it."""
+    return {"up": up, "drained": drained, "state": f"is {'UP' if up else 'DOWN'}", "traffic": traffic or None}
+
+
+def gateway(name: str = "gw1", **hosts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        "__rollout_gateway": name,
+        "running": True,
+        "hosts": {host: {f"serve-{n}": one for n, one in enumerate(ones)} for host, ones in hosts.items()},
+    }
+
+
+UP, DOWN, DRAINED = instance(), instance(up=False), instance(drained=True)
+
+
+def planned(
+    outlooks: Mapping[str, Mapping[str, Any]],
+    *gateways: Mapping[str, Any],
+    batches: Sequence[Any] = (1, 2),
+    least: int = 0,
+) -> dict[str, Any]:
+    return rollout_plan([*outlooks], outlooks, gateways, batches, least, seconds=300, bake=60)
+
+
+def test_plan_for_a_person() -> None:
+    outlooks = {"a": outlook("old"), "b": outlook(""), "c": outlook("new"), "d": outlook("new"), "e": outlook("old")}
+    plan = planned(outlooks, gateway(a=[UP, UP], c=[UP, UP], d=[DRAINED, DRAINED], e=[UP, UP]), least=50)
+    assert plan["text"].splitlines() == [
+        "4 of 5 hosts are switched, in 3 steps",
+        "  1 from  nothing",
+        "    to    after, example.com/after",
+        "  1 from  after, example.com/after",
+        "    to    after, example.com/after, where it is: not in rotation",
+        "  2 from  before, example.com/before",
+        "    to    after, example.com/after",
+        "",
+        "  step 1   b: 6 of 10 instances serve (60 %), about 6 min, canary",
+        "  step 2   d, a: 6 of 10 instances serve (60 %), about 5 min",
+        "  step 3   e: 8 of 10 instances serve (80 %), about 5 min",
+        "",
+        "  a host has all of its instances out of rotation while it is switched",
+        "  about 16 min in all",
+    ]
+    assert (plan["order"], plan["steps"]) == (["b", "d", "a", "e"], [["b"], ["d", "a"], ["e"]])
+
+
+def test_hosts_that_the_run_leaves_alone_count() -> None:
+    """As with --limit."""
+    seen = gateway(a=[UP, UP], x=[UP, UP], y=[UP, DOWN])
+    plan = planned({"a": outlook("old")}, seen, least=50)
+    assert plan["order"] == ["a"]
+    assert "a: 3 of 6 instances serve (50 %)" in plan["text"]
+    with pytest.raises(AnsibleFilterError, match="rollout_min_capacity: 51 percent of 6 instances is 4"):
+        planned({"a": outlook("old")}, seen, least=51)
+
+
+def test_plan_of_a_fleet_that_is_done() -> None:
+    plan = planned({"a": outlook("new")}, gateway(a=[UP, UP]), least=100)
+    assert (plan["order"], plan["steps"]) == ([], [])
+    assert plan["text"].startswith("0 of 1 hosts are switched, in 0 steps\n")
+
+
+@pytest.mark.parametrize(
+    ("seen", "pending"),
+    [
+        pytest.param([gateway(a=[UP, UP])], False, id="in rotation"),
+        pytest.param([gateway(a=[UP, UP]), gateway("gw2", a=[UP, UP])], False, id="at both gateways"),
+        pytest.param([gateway(a=[UP, UP]), gateway("gw2", a=[UP, DRAINED])], True, id="drained at one"),
+        pytest.param([gateway(a=[UP, DOWN]), gateway("gw2", a=[UP, UP])], True, id="down at one"),
+        pytest.param([gateway(a=[UP])], True, id="of two instances one"),
+        pytest.param([gateway(b=[UP, UP])], True, id="not known"),
+    ],
+)
+def test_a_host_is_done_when_it_is_in_rotation_everywhere(seen: list[dict[str, Any]], pending: bool) -> None:
+    assert planned({"a": outlook("new")}, *seen)["order"] == (["a"] if pending else [])
+
+
+@pytest.mark.parametrize(
+    ("active", "pending"),
+    [
+        pytest.param(["active", "active"], False, id="all"),
+        pytest.param(["active", "failed"], True, id="one failed"),
+        pytest.param(["activating", "active"], True, id="one starts"),
+        pytest.param([], True, id="none"),
+    ],
+)
+def test_without_gateways_a_host_is_done_when_its_units_run(active: list[str], pending: bool) -> None:
+    assert planned({"a": outlook("new", active=active)})["order"] == (["a"] if pending else [])
+
+
+def test_without_gateways_units_of_another_release_do_not_count() -> None:
+    host = outlook("new", active=["active", "active"])
+    host["trtllm_server_outlook"]["runs"]["units"][1]["release"] = "interrupted"
+    assert planned({"a": host})["order"] == ["a"]
+
+
+def test_what_has_to_be_started_afresh_is_switched() -> None:
+    assert planned({"a": outlook("new", restart=True)}, gateway(a=[UP, UP]))["order"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("batches", "least", "variable"), [(["few"], 0, "rollout_batches"), ([1], 51, "rollout_min_capacity")]
+)
+def test_plan_refuses(batches: list[Any], least: int, variable: str) -> None:
+    outlooks = {"a": outlook("old"), "b": outlook("old")}
+    with pytest.raises(AnsibleFilterError, match=f"{variable}: "):
+        planned(outlooks, gateway(a=[UP, UP], b=[UP, UP]), batches=batches, least=least)
+
+
+def test_a_step_takes_as_long_as_its_slowest_host() -> None:
+    hosts = [host("a"), host("b"), host("c")]
+    told = text(hosts, [Step("a", 2), Step("bc", 1)], {"a": 60, "b": 300, "c": 90}, 10, {"new": "what comes"})
+    assert [line.strip().rpartition("about ")[2] for line in told.splitlines() if "about" in line] == [
+        "70 s, canary",
+        "5 min",
+        "6 min in all",
+    ]
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0, "0 s"), (99, "99 s"), (100, "2 min"), (330.0, "6 min")])
+def test_minutes(seconds: float, expected: str) -> None:
+    assert minutes(seconds) == expected
+
+
+# --- capacity ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("without", "expected"),
+    [
+        pytest.param(["a"], 37.5, id="one host"),
+        pytest.param(["a", "b"], 12.5, id="two hosts"),
+        pytest.param(["c"], 62.5, id="one that serves in part"),
+        pytest.param(["d"], 100.0, id="one that serves nothing"),
+        pytest.param(["x"], 100.0, id="one that is new"),
+        pytest.param(["d", "b"], 50.0, id="one of them serves"),
+        pytest.param([], 100.0, id="none"),
+    ],
+)
+def test_capacity_without_some_hosts(without: list[str], expected: float) -> None:
+    seen = gateway(a=[UP, UP, UP], b=[UP, UP], c=[UP, DOWN], d=[DRAINED])
+    assert rollout_capacity(seen, without) == expected
+
+
+# --- the canary -------------------------------------------------------------------------------------------------------
+
+
+def answered(requests: int = 100, failed: int = 0, p50: float | None = 40, p95: float | None = 100) -> dict[str, Any]:
+    """An instance that is up and answered requests."""
+    return instance(
+        requests=requests, failed=failed, timed=requests - failed, first_byte_ms_p50=p50, first_byte_ms_p95=p95
+    )
+
+
+NONE = answered(0, 0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("canary", "others", "expected"),
+    [
+        pytest.param(answered(), answered(), [], id="as good"),
+        pytest.param(answered(failed=5), answered(), ["5 of its 100 requests failed (5.0 %)"], id="failing"),
+        pytest.param(answered(failed=5), answered(1000, 40), [], id="failing as the others do"),
+        pytest.param(answered(failed=1), answered(), [], id="failing as much as is allowed"),
+        pytest.param(answered(2, 1), answered(), ["1 of its 2 requests failed (50.0 %)"], id="failing one of few"),
+        pytest.param(
+            answered(9, 9, None, None), answered(), ["9 of its 9 requests failed (100.0 %)"], id="failing all"
+        ),
+        pytest.param(answered(p50=81), answered(), ["the p50 of its time to the first byte is 81 ms"], id="slow"),
+        pytest.param(
+            answered(p95=201), answered(), ["the p95 of its time to the first byte is 201 ms"], id="slow tail"
+        ),
+        pytest.param(answered(p50=80, p95=200), answered(), [], id="as slow as is allowed"),
+        pytest.param(answered(p50=9, p95=9), answered(), [], id="faster"),
+        pytest.param(answered(100, 9, 81, 201), answered(), ["9 of its", "the p50", "the p95"], id="all of it"),
+        pytest.param(answered(19, p50=900), answered(), [], id="too few to tell"),
+        pytest.param(answered(20, p50=900), answered(20), ["the p50"], id="just enough"),
+        pytest.param(answered(20, p50=900), answered(19), [], id="others have too few"),
+        pytest.param(answered(p50=900), answered(60, 41), [], id="others answered too few"),
+        pytest.param(NONE, answered(), [], id="no requests"),
+        pytest.param(answered(p50=900), NONE, [], id="all requests"),
+    ],
+)
+def test_canary(canary: dict[str, Any], others: dict[str, Any], expected: list[str]) -> None:
+    seen = [gateway(a=[canary], b=[others])]
+    found = rollout_canary("a", seen, max_failed=1.0, max_ratio=2.0, min_requests=20)
+    assert len(found) == len(expected), found
+    for problem, start in zip(found, expected, strict=True):
+        assert problem.startswith(f"at gw1 {start}")
+
+
+def test_canary_names_the_variable() -> None:
+    seen = [gateway(a=[answered(failed=9, p50=900)], b=[answered()])]
+    failing, slow = rollout_canary("a", seen, max_failed=2.5, max_ratio=3.0, min_requests=1)
+    assert failing.endswith("; rollout_canary_max_failed allows 2.5 percent more")
+    assert slow.endswith("; rollout_canary_max_latency_ratio allows 3 times that")
+
+
+def test_canary_that_is_not_up() -> None:
+    down = {**answered(), "up": False, "state": "is DOWN L7STS 500"}
+    seen = [gateway("gw1", a=[answered(), answered()], b=[answered()]), gateway("gw2", a=[answered(), down], b=[down])]
+    assert rollout_canary("a", seen, 1.0, 2.0, 20) == ["a.serve-1 is DOWN L7STS 500 at gw2"]
+
+
+def test_canary_of_one_gateway_of_two() -> None:
+    seen = [gateway("gw1", a=[answered()], b=[answered()]), gateway("gw2", a=[answered(p50=900)], b=[answered()])]
+    (problem,) = rollout_canary("a", seen, 1.0, 2.0, 20)
+    assert problem.startswith("at gw2 the p50")
+
+
+def test_instances_of_a_host_are_taken_together() -> None:
+    others = [answered(p50=30), NONE, answered(p50=40), answered(p50=900)]
+    assert rollout_canary("a", [gateway(a=[answered(10), answered(10)], b=others)], 1.0, 2.0, 20) == []
+    (problem,) = rollout_canary(
+        "a", [gateway(a=[answered(50, 3), answered(50, 3)], b=others[:1], c=others[1:])], 5.0, 2.0, 20
+    )
+    assert problem.startswith("at gw1 6 of its 100 requests failed (6.0 %)")
+    (slow,) = rollout_canary("a", [gateway(a=[answered(10, p50=81), answered(10, p50=90)], b=others)], 1.0, 2.0, 20)
+    assert slow.startswith("at gw1 the p50 of its time to the first byte is 90 ms, the others' 40 ms")
