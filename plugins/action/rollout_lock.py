@@ -58,10 +58,10 @@ def owner(pid: int) -> str:
 
 def is_dead(name: str) -> bool:
     """Whether an owner was a process of this machine that is no more."""
-    host, _, rest = name.partition(":")
-    if host != machine() or rest.count(":") != 2:
+    parts = name.split(":")
+    if parts[0] != machine() or len(parts) != 4:
         return False
-    booted, pid, began = rest.split(":")
+    booted, pid, began = parts[1:]
     if booted != boot():
         return True
     try:

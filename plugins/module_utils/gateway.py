@@ -149,6 +149,11 @@ def problems(hosts: Hosts) -> list[str]:
     return found
 
 
+def served_model(hosts: Hosts) -> str:
+    """The model id that the hosts serve; empty where there are none."""
+    return next(iter(sorted(host.model for host in hosts.values())), "")
+
+
 def weights(hosts: Hosts) -> dict[str, int]:
     """The weight of each server by its name in HAProxy. 0: gets no new request, and is still looked at."""
     return {
@@ -160,7 +165,7 @@ def weights(hosts: Hosts) -> dict[str, int]:
 
 def render(head: str, hosts: Hosts) -> tuple[str, str]:
     """HAProxy's configuration and its fingerprint, of which being drained is no part: that needs no reload."""
-    model = next((host.model for _, host in sorted(hosts.items())), "")
+    model = served_model(hosts)
     body = head.replace(MODEL, model)
 
     def servers(weight: Callable[[Server], int]) -> str:
@@ -325,7 +330,7 @@ class Gateway:
 
         return {
             "running": running,
-            "model": next((host.model for _, host in sorted(hosts.items())), ""),
+            "model": served_model(hosts),
             "hosts": {
                 name: {instance: told_of(f"{name}.{instance}", server) for instance, server in host.servers.items()}
                 for name, host in hosts.items()

@@ -75,7 +75,7 @@ def name(error: BaseException, answered: bool) -> str:
         return "timeout"
     if answered and isinstance(error, BROKEN):
         return "cut"
-    if type(error) is openai.APIError:  # It is in the stream, in place of the rest of the answer.
+    if error.__class__ is openai.APIError:  # It is in the stream, in place of the rest of the answer.
         return "cut"
     if isinstance(error, openai.APIConnectionError) and error.__cause__:
         return type(error.__cause__).__name__
@@ -210,7 +210,7 @@ class Load:
         """Begin requests until the load is to stop, and wait for those in flight."""
         clients = [self.client(url) for url in self.base_urls]
         # It is imported at first use, which is not to be during the first request.
-        _ = [client.chat.completions for client in clients]
+        assert all(client.chat.completions for client in clients)
         flying: set[asyncio.Task[None]] = set()
         began, number = time.monotonic(), 0
         while not self.stopping.is_set():
@@ -226,7 +226,7 @@ class Load:
             # What has come is read, also where requests are late.
             await asyncio.sleep(0)
         if flying:
-            _, unfinished = await asyncio.wait(flying, timeout=DRAIN)
+            unfinished = (await asyncio.wait(flying, timeout=DRAIN))[1]
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(*unfinished)

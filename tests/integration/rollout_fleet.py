@@ -71,7 +71,7 @@ class Fleet:
 
     def play(self, name: str, *arguments: str, **variables: Any) -> Run:
         process = self.start(name, *arguments, **variables)
-        output, _ = process.communicate()
+        output = process.communicate()[0]
         return Run(process.returncode, output)
 
     def shell(self, host: str, script: str, check: bool = True) -> str:
@@ -105,8 +105,7 @@ class Fleet:
         command = ["ansible", "-i", "inventory/local", gateway, "-m", "trtllm.fleet.gateway_info"]
         environment = {**self.environment, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
         done = subprocess.run(command, cwd=REPO, env=environment, text=True, stdout=subprocess.PIPE, check=True)
-        answer, _ = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("{") :])
-        hosts = answer["hosts"]
+        hosts = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("{") :])[0]["hosts"]
         return [
             f"{host}.{name}"
             for host, instances in hosts.items()

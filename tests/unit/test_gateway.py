@@ -53,7 +53,8 @@ class FakeHaproxy:
         self.checks: dict[str, dict[str, str]] = {}  # of servers that are not up
         self.heard: list[str] = []
         self.calls: list[str] = []
-        self.verdict: CommandResult | OSError = CommandResult(0)
+        self.verdict = CommandResult(0)
+        self.missing: OSError | None = None
         self.reload: Callable[[], None] = self.read
         self.listener: socketserver.BaseServer | None = None
 
@@ -86,7 +87,7 @@ class FakeHaproxy:
         if command == "show servers state instances":
             rows = [
                 f"4 instances {number} {name} 192.0.2.1 2 0 {weight} 100 58 15 3 2 6 0 0 0 - 8000 - 0 0 - - 0\n"
-                for number, (name, (_, weight)) in enumerate(self.servers.items(), 1)
+                for number, (name, (address, weight)) in enumerate(self.servers.items(), 1)
             ]
             return f"1\n# {STATE}\n{''.join(rows)}\n"
         if command == "show stat":
@@ -108,15 +109,15 @@ class FakeHaproxy:
         self.calls.append(" ".join(argv))
         if argv[0] == "haproxy":
             assert "description" in Path(argv[-1]).read_text()
-            if isinstance(self.verdict, OSError):
-                raise self.verdict
+            if self.missing:
+                raise self.missing
             return self.verdict
         assert argv[:3] == ("systemctl", "reload", "--")
         self.reload()
         return CommandResult(0)
 
     def weights(self) -> dict[str, int]:
-        return {name: weight for name, (_, weight) in self.servers.items()}
+        return {name: weight for name, (address, weight) in self.servers.items()}
 
     def told(self) -> list[str]:
         return [command for command in self.heard if command.startswith("set")]
@@ -304,11 +305,14 @@ def test_what_cannot_be_is_refused(site: Site, options: dict[str, Any], problem:
 def test_what_haproxy_refuses_changes_nothing(site: Site, verdict: CommandResult | OSError, problem: str) -> None:
     site.run(**GPU1)
     before, running = site.tree(), dict(site.haproxy.servers)
-    site.haproxy.verdict = verdict
+    if isinstance(verdict, OSError):
+        site.haproxy.missing = verdict
+    else:
+        site.haproxy.verdict = verdict
     for options in (GPU2, MOVED, FORGET):
         assert site.run(**options)["msg"].endswith(problem)
     assert (site.tree(), site.haproxy.servers) == (before, running)
-    site.haproxy.verdict = CommandResult(0)
+    site.haproxy.verdict, site.haproxy.missing = CommandResult(0), None
     assert site.run(**GPU2)["changed"] is True
 
 
@@ -337,8 +341,8 @@ def test_a_dry_run_changes_nothing_and_says_all(site: Site, options: dict[str, A
 
 def test_a_host_on_which_the_role_has_not_been_run(site: Site) -> None:
     (site.root / "head.cfg").unlink()
-    for _ in range(2):
-        dry = site.run(**GPU1, _ansible_check_mode=True)
+    for options in (GPU1, GPU2):
+        dry = site.run(**options, _ansible_check_mode=True)
         assert (dry["changed"], dry["reloaded"], dry["running"], len(dry["diff"])) == (True, False, False, 1)
         assert site.run(_ansible_check_mode=True)["changed"] is False
         assert f"{site.root}/head.cfg is not there" in site.run(**GPU1)["msg"]

@@ -223,7 +223,7 @@ def test_what_was_written_is_noted_as_sha256sum_has_it(host: Host) -> None:
     directory = host.releases().path(name)
     sums = directory / "SHA256SUMS"
     assert [line.split("  ")[1] for line in sums.read_text().splitlines()] == ["a-0.service", "engine.yaml"]
-    assert subprocess.run(["sha256sum", "-c", "--strict", "--quiet", sums.name], cwd=directory).returncode == 0
+    subprocess.run(["sha256sum", "-c", "--strict", "--quiet", sums.name], cwd=directory, check=True)
     assert host.releases().changed_files(name) == []
     (directory / "release.json").write_text("{}")
     assert host.releases().changed_files(name) == [], "nothing that runs reads it"

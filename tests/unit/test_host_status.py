@@ -130,7 +130,7 @@ class Machine:
             return broken
         if argv[0] == "systemctl":
             units = argv[argv.index("--") + 1 :]
-            return CommandResult(0, "\n".join("".join(f"{k}={v}\n" for k, v in self.unit.items()) for _ in units))
+            return CommandResult(0, "\n".join("".join(f"{k}={v}\n" for k, v in self.unit.items()) for unit in units))
         if argv[:2] == ("docker", "container"):
             names = [name for name in argv[4:] if name in self.containers]
             rows = [
