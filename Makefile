@@ -71,6 +71,10 @@ bench-hashing: $(venv) ## Speed of verifying a model beside sha256sum on all cor
 bench-weights: $(venv) ## A model on 1, 2, 4, 8 hosts: from the hub, with rsync, and ours (root; REPEAT=1)
 	PYTHONPATH=collections python -m tools.bench weights --repeat $(or $(REPEAT),1)
 
+.PHONY: bench-gateway
+bench-gateway: $(venv) ## What a gateway adds to a request, on a lab that stands (REQUESTS=1000)
+	PYTHONPATH=collections python -m tools.bench gateway --requests $(or $(REQUESTS),1000)
+
 .PHONY: docs
 docs: $(venv) ## Write the documents that are generated from specs and data
 	PYTHONPATH=collections python -m tools.docs
