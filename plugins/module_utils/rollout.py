@@ -117,7 +117,7 @@ def text(
         share = 100 * step.serving // total if total else 0
         lines.append(
             f"  step {number:<3} {', '.join(step.hosts)}: {step.serving} of {total} instances serve ({share} %), "
-            f"about {minutes(took)}" + (", canary" if number == 1 else "")
+            f"about {minutes(took)}" + (", canary" if number == 1 and bake else "")
         )
     lines.append("")
     lines.append("  a host has all of its instances out of rotation while it is switched")
