@@ -26,7 +26,7 @@ SHORT_TOKENS = 16
 # Bytes at the end of a long stream that hold its last chunks.
 TAIL = 8192
 # Seconds that answers may take after the last request has begun.
-DRAIN = 120.0
+DRAIN = 300.0
 # Seconds; a long answer that is not streamed says nothing until it is made.
 TIMEOUT = httpx2.Timeout(DRAIN, connect=10.0)
 # A connection for each request in flight, so that none waits for another.
@@ -117,7 +117,7 @@ class Load:
         rate: float,
         ca_file: Path | None = None,
         long_every: int = 200,
-        long_tokens: int = 40000,
+        long_tokens: int = 20000,
     ) -> None:
         """base_urls: of the gateways, such as https://10.0.0.3/v1, which take turns; rate: requests a second, over all.
 
@@ -305,7 +305,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--ca-file", type=Path)
     parser.add_argument("--long-every", type=int, default=200)
-    parser.add_argument("--long-tokens", type=int, default=40000)
+    parser.add_argument("--long-tokens", type=int, default=20000)
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     arguments = parser.parse_args()
     before = time.process_time()

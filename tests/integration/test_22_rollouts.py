@@ -34,7 +34,7 @@ def options(fleet: Fleet) -> list[int]:
 
 
 def test_rollout_loses_nothing(fleet: Fleet) -> None:
-    with fleet.load(RATE, long_tokens=20000) as load:
+    with fleet.load(RATE) as load:
         run = fleet.play("rollout", **TWO)
         assert run.status == 0, run.output
     assert load.errors() == {}
