@@ -77,11 +77,17 @@ class Answer:
         return self.headers["x-request-id"]
 
 
+def halves(text: Any, mark: Any) -> tuple[Any, Any]:
+    """What is before a mark and after it, of bytes or of a string."""
+    parts = text.partition(mark)
+    return parts[0], parts[2]
+
+
 def joined(chunks: bytes) -> bytes:
     """A body that came in chunks; what does not come to its end is no body."""
     body = b""
     while True:
-        size, _, rest = chunks.partition(b"\r\n")
+        size, rest = halves(chunks, b"\r\n")
         length = int(size, 16)
         assert rest[length : length + 2] == b"\r\n"
         if not length:
@@ -90,10 +96,10 @@ def joined(chunks: bytes) -> bytes:
 
 
 def parse(data: bytes, seconds: float, is_open: bool) -> Answer:
-    head, _, body = data.partition(b"\r\n\r\n")
+    head, body = halves(data, b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     found = re.match(r"HTTP/1\.[01] (\d{3})", first)
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = {name.strip().lower(): value.strip() for name, value in (halves(line, ":") for line in lines)}
     if headers.get("transfer-encoding") == "chunked":
         body = joined(body)
     return Answer(int(found[1]) if found else 0, headers, body, seconds, is_open)
@@ -140,13 +146,14 @@ def request(
     method: str,
     target: str,
     body: bytes | None = None,
-    headers: Mapping[str, str] = AUTHORIZED,
+    headers: Mapping[str, str] | None = None,
     version: str = "HTTP/1.1",
 ) -> bytes:
     """A request as bytes. No library that makes better ones of bad ones is between."""
     lines = [f"{method} {target} {version}", "Host: gateway", "Connection: close"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    if body is not None and "Content-Length" not in headers:
+    given = AUTHORIZED if headers is None else headers
+    lines += [f"{name}: {value}" for name, value in given.items()]
+    if body is not None and "Content-Length" not in given:
         lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
 
@@ -446,11 +453,11 @@ def test_headers_that_are_too_large_are_refused(fleet: Fleet, gateway: str, data
 def malformed(mark: str) -> dict[str, bytes]:
     """Requests that are none, and such as two servers understand in two ways; all of a second request carry a mark."""
     plain = request("POST", f"{CHAT}?{mark}", BODY)
-    start, _, rest = plain.partition(b"\r\n")
+    start, rest = halves(plain, b"\r\n")
     second = request("GET", f"/v1/models?{mark}")
 
     def with_header(*lines: bytes, data: bytes = plain) -> bytes:
-        head, _, body = data.partition(b"\r\n\r\n")
+        head, body = halves(data, b"\r\n\r\n")
         return b"\r\n".join([head, *lines, b"", body])
 
     bare = request("POST", f"{CHAT}?{mark}")
@@ -597,7 +604,7 @@ def slow_clients(address: str, number: int, first: bytes, part: bytes, limit: fl
     """What becomes of clients that are slow, while one that is not is answered quickly."""
 
     async def everybody() -> list[tuple[float, int]]:
-        return await asyncio.gather(*(trickle(address, first, part, 2, limit) for _ in range(number)))
+        return await asyncio.gather(*(trickle(address, first, part, 2, limit) for _turn in range(number)))
 
     with ThreadPoolExecutor(1) as threads:
         good = threads.submit(answered_quickly, address, 8)
@@ -610,7 +617,7 @@ def test_slow_headers_are_ended(address: str) -> None:
     ends = slow_clients(address, 200, b"POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nX-Slow: ", b"a", 30)
     assert min(ends)[0] > 8
     assert max(ends)[0] < 16
-    assert {status for _, status in ends} <= {0, 408}
+    assert {end[1] for end in ends} <= {0, 408}
 
 
 def slow_body(length: int) -> bytes:
@@ -624,7 +631,7 @@ def test_slow_body_is_ended(fleet: Fleet, gateway: str) -> None:
     ends = slow_clients(fleet.address(gateway), 20, slow_body(len(BODY) + 1000), b" ", 50)
     assert min(ends)[0] > 25
     assert max(ends)[0] < 36
-    assert {status for _, status in ends} == {408}
+    assert {end[1] for end in ends} == {408}
     entries = [one for one in access(journal(fleet, gateway, began)).values() if one["status"] == 408]
     assert {one["instance"] for one in entries} == {NOBODY}
 
@@ -633,7 +640,7 @@ def test_slow_body_keeps_nobody_from_an_answer(fleet: Fleet, gateway: str) -> No
     """One that is larger than HAProxy's buffer does reach an instance, which it leaves with its client."""
     first = slow_body(len(BODY) + MIB) + b" " * 100_000
     assert slow_clients(fleet.address(gateway), 20, first, b" ", 10)
-    for _ in range(20):
+    for _turn in range(20):
         flying = sum(one["in_flight"] for one in statistics(fleet, gateway).values())
         if flying < 10:
             break
@@ -718,7 +725,7 @@ def test_nothing_is_negotiated_anew(address: str) -> None:
     client.stdin.write("R\n")
     client.stdin.flush()
     time.sleep(1)
-    output, _ = client.communicate("")
+    output = client.communicate("")[0]
     assert "RENEGOTIATING" in output
     assert re.search("no renegotiation|ssl handshake failure", output), output
     assert "Compression: NONE" in output
@@ -939,10 +946,10 @@ def test_reload_loses_nothing(fleet: Fleet, gateway: str) -> None:
     with ThreadPoolExecutor(5) as threads, fleet.load(RATE, long_every=10, long_tokens=5000) as load:
         load.wait(2)
         long = threads.submit(asyncio.run, streams([address], 4, 20000))
-        kept = [threads.submit(kept_open, address, over) for _ in range(4)]
+        kept = [threads.submit(kept_open, address, over) for _turn in range(4)]
         try:
             load.wait(2)
-            for _ in range(5):
+            for _turn in range(5):
                 fleet.shell(gateway, f"systemctl reload {UNIT}")
                 load.wait(2)
             assert long.result() == [""] * 4
@@ -974,7 +981,7 @@ def test_limits_of_a_key_are_kept(fleet: Fleet) -> None:
     try:
         run = fleet.play("gateway", gateway_api_keys=given)
         assert run.status == 0, run.output
-        answers = [asked("often") for _ in range(10)]
+        answers = [asked("often") for _turn in range(10)]
         assert [answer.status for answer in answers] == [200] * 5 + [429] * 5
         for answer in answers[5:]:
             assert int(answer.headers["retry-after"]) > 0
@@ -983,7 +990,7 @@ def test_limits_of_a_key_are_kept(fleet: Fleet) -> None:
         body = question(tokens=10000, stream=True)
         with ThreadPoolExecutor(2) as threads:
             data = request("POST", CHAT, body, headers=headers)
-            long = [threads.submit(exchange, address, data, 60.0) for _ in range(2)]
+            long = [threads.submit(exchange, address, data, 60.0) for _turn in range(2)]
             time.sleep(2)
             answer = asked("many")
             assert answer.status == 429
@@ -992,8 +999,8 @@ def test_limits_of_a_key_are_kept(fleet: Fleet) -> None:
             assert asked("lab").status == 200
             assert [one.result().status for one in long] == [200, 200]
         # What has ended does not count.
-        assert [asked("many").status for _ in range(10)] == [200] * 10
-        assert [asked("lab").status for _ in range(20)] == [200] * 20
+        assert [asked("many").status for _turn in range(10)] == [200] * 10
+        assert [asked("lab").status for _turn in range(20)] == [200] * 20
     finally:
         run = fleet.play("gateway")
     assert run.status == 0, run.output

@@ -54,7 +54,7 @@ class FakeHaproxy:
         self.heard: list[str] = []
         self.calls: list[str] = []
         self.verdict = CommandResult(0)
-        self.missing: OSError | None = None
+        self.missing: list[OSError] = []
         self.reload: Callable[[], None] = self.read
         self.listener: socketserver.BaseServer | None = None
 
@@ -109,8 +109,8 @@ class FakeHaproxy:
         self.calls.append(" ".join(argv))
         if argv[0] == "haproxy":
             assert "description" in Path(argv[-1]).read_text()
-            if self.missing:
-                raise self.missing
+            for error in self.missing:
+                raise error
             return self.verdict
         assert argv[:3] == ("systemctl", "reload", "--")
         self.reload()
@@ -306,13 +306,13 @@ def test_what_haproxy_refuses_changes_nothing(site: Site, verdict: CommandResult
     site.run(**GPU1)
     before, running = site.tree(), dict(site.haproxy.servers)
     if isinstance(verdict, OSError):
-        site.haproxy.missing = verdict
+        site.haproxy.missing = [verdict]
     else:
         site.haproxy.verdict = verdict
     for options in (GPU2, MOVED, FORGET):
         assert site.run(**options)["msg"].endswith(problem)
     assert (site.tree(), site.haproxy.servers) == (before, running)
-    site.haproxy.verdict, site.haproxy.missing = CommandResult(0), None
+    site.haproxy.verdict, site.haproxy.missing = CommandResult(0), []
     assert site.run(**GPU2)["changed"] is True
 
 
