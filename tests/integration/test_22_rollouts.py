@@ -75,7 +75,10 @@ def test_rollback_goes_back_and_stays(fleet: Fleet) -> None:
         ({"serving_recipe_environment": {"LAB_ENGINE_FAULT": "die"}}, "does not serve"),
         ({"serving_recipe_environment": {"LAB_ENGINE_FAULT": "health_only"}}, "does not serve"),
         ({"serving_recipe_environment": {"LAB_ENGINE_MODEL_ID": "another"}}, "does not serve"),
-        ({"serving_recipe_environment": {"LAB_ENGINE_SPEEDUP": "2"}}, "tokens a second for one user"),
+        (
+            {"serving_recipe_environment": {"LAB_ENGINE_SPEEDUP": "2"}, "rollout_max_slowdown": 3},
+            "tokens a second for one user",
+        ),
     ],
     ids=["crashes", "garbage", "another model id", "slow"],
 )
