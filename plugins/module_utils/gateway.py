@@ -37,6 +37,9 @@ NAME = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]*")
 NO_NAME = "{!r} is no name that HAProxy takes; it takes letters, digits and -_.:"
 FINGERPRINT_LENGTH = 12  # hexadecimal digits of SHA-256: enough to tell a gateway's configurations apart
 
+# Who drains. A rollout does not put in rotation what an operator took out.
+OPERATOR, ROLLOUT = DRAINERS = ("operator", "rollout")
+
 BACKEND = "instances"
 WEIGHT = 100  # of 256 that HAProxy takes; all instances have the same, and leastconn does the rest
 
@@ -59,12 +62,27 @@ class NotRunning(GatewayError):
 
 @dataclass(frozen=True)
 class Server:
-    """One instance. ``max_requests``: how many the gateway lets it have at a time; more wait in the gateway."""
+    """One instance. ``max_requests``: how many the gateway lets it have at a time; more wait in the gateway.
+
+    ``drained_by``: who wants it to get no new request, one of DRAINERS; empty where nobody does.
+    """
 
     address: str
     port: int
     max_requests: int
-    drained: bool = False
+    drained_by: str = ""
+
+    @property
+    def drained(self) -> bool:
+        return bool(self.drained_by)
+
+    def drain(self, by: str) -> Server:
+        """The instance drained; what an operator drained stays the operator's."""
+        return replace(self, drained_by=OPERATOR if self.drained_by == OPERATOR else by)
+
+    def ready(self, by: str) -> Server:
+        """The instance in rotation again, unless a rollout asks for what an operator drained."""
+        return self if self.drained_by == OPERATOR != by else replace(self, drained_by="")
 
 
 @dataclass(frozen=True)
@@ -82,7 +100,7 @@ def host_from(values: Mapping[str, Any]) -> Host:
     """A host as its note has it. Raises TypeError, KeyError, AttributeError for a note that is none."""
     servers = {name: Server(**server) for name, server in values["servers"].items()}
     for server in servers.values():
-        if [type(value) for value in vars(server).values()] != [str, int, int, bool]:
+        if [type(value) for value in vars(server).values()] != [str, int, int, str]:
             raise TypeError(f"{server} has a value of another type")
     return Host(str(values["model"]), servers)
 
@@ -93,16 +111,14 @@ def present(old: Host | None, model: str, servers: Mapping[str, Server]) -> Host
     return Host(
         model,
         {
-            name: replace(server, drained=name in known and known[name].drained)
+            name: replace(server, drained_by=known[name].drained_by if name in known else "")
             for name, server in sorted(servers.items())
         },
     )
 
 
-def marked(name: str, old: Host | None, drained: bool, instances: Sequence[str]) -> Host | None:
-    """A host with these instances, or all, marked as drained or ready. One that is not known gets no request anyway."""
-    if old is None and drained:
-        return None
+def marked(name: str, old: Host | None, mark: Callable[[Server], Server], instances: Sequence[str]) -> Host:
+    """A host with these instances, or all, marked as drained or ready. Raises GatewayError for what is not there."""
     if old is None:
         raise GatewayError(f"{name} is not known to this gateway; playbook trtllm.fleet.gateway puts hosts in rotation")
     unknown = sorted(set(instances) - set(old.servers))
@@ -111,10 +127,7 @@ def marked(name: str, old: Host | None, drained: bool, instances: Sequence[str])
     chosen = instances or old.servers
     return replace(
         old,
-        servers={
-            instance: replace(server, drained=drained) if instance in chosen else server
-            for instance, server in old.servers.items()
-        },
+        servers={instance: mark(server) if instance in chosen else server for instance, server in old.servers.items()},
     )
 
 
@@ -321,6 +334,7 @@ class Gateway:
             row = rows.get(name, {})
             return {
                 "drained": server.drained,
+                "drained_by": server.drained_by,
                 "up": is_up(row),
                 "state": told(row),
                 "in_flight": int(row.get("scur") or 0),

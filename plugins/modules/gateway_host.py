@@ -51,7 +51,8 @@ options:
     description:
       - V(present) has exactly O(servers) of the host in rotation. One that was drained stays so.
       - V(drained) sends no new request to the host's O(instances).
-      - V(ready) sends requests to them again. With O(servers) it has exactly these in rotation, drained before or not.
+      - V(ready) sends requests to them again. With O(servers) the host has exactly these instances, or with
+        O(instances) too, these of them become as O(servers) has them, and the others stay as they are.
       - V(absent) forgets the host.
     type: str
     choices: [present, absent, drained, ready]
@@ -87,6 +88,12 @@ options:
     type: list
     elements: str
     default: []
+  by:
+    description:
+      - For V(drained) and V(ready), who wants it so. What an V(operator) drained a V(rollout) leaves drained.
+    type: str
+    choices: [operator, rollout]
+    default: operator
   timeout:
     description:
       - For V(present) and V(ready), seconds until the gateway's own checks of the instances pass, but for drained ones.
@@ -133,13 +140,14 @@ drained:
   sample: [serve-0]
 """
 
-from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import (
+    DRAINERS,
+    OPERATOR,
     Gateway,
     GatewayError,
     Haproxy,
@@ -157,12 +165,21 @@ def change(given: dict[str, Any]) -> Callable[[Host | None], Host | None]:
     servers = {server.pop("name"): Server(**server) for server in map(dict, given["servers"])}
     if len(servers) < len(given["servers"]):
         raise GatewayError(f"servers: two have the same name; {given['host']} has {len(given['servers'])}")
-    if given["state"] == "present":
-        return partial(present, model=given["model"], servers=servers)
-    if given["state"] == "ready" and servers:
-        return lambda old: Host(given["model"], dict(sorted(servers.items())))
-    drained = given["state"] == "drained"
-    return lambda old: marked(given["host"], old, drained, given["instances"])
+    state, by, instances = given["state"], given["by"], given["instances"]
+
+    def changed(old: Host | None) -> Host | None:
+        if state == "present":
+            return present(old, given["model"], servers)
+        if state == "drained":
+            # One that is not known gets no request anyway.
+            return old and marked(given["host"], old, lambda server: server.drain(by), instances)
+        if servers:
+            others = {name: server for name, server in (old.servers if old else {}).items() if name not in instances}
+            chosen = {name: server for name, server in servers.items() if name in (instances or servers)}
+            old = present(old, given["model"], {**(others if instances else {}), **chosen})
+        return marked(given["host"], old, lambda server: server.ready(by), instances)
+
+    return changed
 
 
 def apply(gateway: Gateway, given: dict[str, Any], check_mode: bool) -> dict[str, Any]:
@@ -171,7 +188,8 @@ def apply(gateway: Gateway, given: dict[str, Any], check_mode: bool) -> dict[str
     done = gateway.apply(given["unit"], name, change(given) if name else None)
     servers = done.host.servers if done.host else {}
     if given["timeout"] and given["state"] in ("present", "ready") and not check_mode:
-        waited = [f"{name}.{instance}" for instance, server in servers.items() if not server.drained]
+        chosen = given["instances"] or servers
+        waited = [f"{name}.{one}" for one, server in servers.items() if one in chosen and not server.drained]
         gateway.wait_until_up(waited, given["timeout"])
     drained = [instance for instance, server in servers.items() if server.drained]
     return dict(
@@ -200,6 +218,7 @@ def main() -> None:
                 ),
             ),
             instances=dict(type="list", elements="str", default=[]),
+            by=dict(type="str", default=OPERATOR, choices=list(DRAINERS)),
             timeout=dict(type="float", default=0),
         ),
         required_if=[

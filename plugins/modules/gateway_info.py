@@ -67,6 +67,9 @@ hosts:
     drained:
       description: Whether it gets no new request.
       type: bool
+    drained_by:
+      description: Who wants that, V(operator) or V(rollout); empty where nobody does.
+      type: str
     up:
       description: Whether the gateway's own checks of it pass.
       type: bool
@@ -93,6 +96,7 @@ hosts:
     gpu1:
       serve-0:
         drained: false
+        drained_by: ""
         up: true
         state: is UP L7OK 200
         in_flight: 3

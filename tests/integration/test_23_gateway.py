@@ -13,6 +13,7 @@ import ssl
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -496,6 +497,7 @@ def malformed(mark: str) -> dict[str, bytes]:
         "CR alone": plain.replace(b"\r\n", b"\r"),
         "CR in a header": with_header(b"X-One: a\rX-Two: b"),
         "NUL in a header": with_header(b"X-One: a\0b"),
+        "NUL behind much else": with_header(b"X-One: " + b"a" * 12000, b"X-Two: a\0b"),
         "NUL in a name": with_header(b"X-\0One: a"),
         "NUL in the target": plain.replace(CHAT.encode(), CHAT.encode() + b"\0", 1),
         "space in a name": with_header(b"X One: a"),
@@ -1006,3 +1008,69 @@ def test_limits_of_a_key_are_kept(fleet: Fleet) -> None:
     assert run.status == 0, run.output
     assert asked("many").status == 401
     assert asked("lab").status == 200
+
+
+# --- affinity ---------------------------------------------------------------------------------------------------------
+
+LONG = "What a conversation begins with. " * 40
+# Requests in a row. Others are there, too, and an instance that is ahead of its share gives a new one to the next.
+TURNS, MOST = 20, 14
+
+
+@pytest.fixture(scope="module")
+def affinity(fleet: Fleet) -> Iterator[None]:
+    """Until the end of this module."""
+    run = fleet.play("gateway", gateway_affinity="prefix")
+    assert run.status == 0, run.output
+    yield
+    run = fleet.play("gateway")
+    assert run.status == 0, run.output
+
+
+def instances(fleet: Fleet, gateway: str, bodies: Sequence[bytes], **headers: str) -> Counter[str]:
+    """Who answered how many of these, which are asked one after another."""
+    began = now(fleet, gateway)
+    address = fleet.address(gateway)
+    answers = [ask(address, "POST", CHAT, body, headers=AUTHORIZED | headers) for body in bodies]
+    assert {answer.status for answer in answers} == {200}
+    log = access(journal(fleet, gateway, began))
+    return Counter(log[answer.request_id]["instance"] for answer in answers)
+
+
+@pytest.mark.usefixtures("affinity")
+def test_prompts_that_begin_alike_go_to_the_same_instance(fleet: Fleet, gateway: str) -> None:
+    alike = instances(fleet, gateway, [question(f"{LONG}{turn}", tokens=turn + 1) for turn in range(TURNS)])
+    assert max(alike.values()) >= MOST
+    unlike = instances(fleet, gateway, [question(f"{turn} {LONG}") for turn in range(TURNS)])
+    assert max(unlike.values()) < MOST
+
+
+@pytest.mark.usefixtures("affinity")
+def test_session_goes_to_the_same_instance(fleet: Fleet, gateway: str) -> None:
+    bodies = [question(f"{turn} {LONG}") for turn in range(TURNS)]
+    assert max(instances(fleet, gateway, bodies, **{"X-Session-Id": "one"}).values()) >= MOST
+    assert max(instances(fleet, gateway, bodies, **{"X-Session-Id": ""}).values()) < MOST
+
+
+@pytest.mark.usefixtures("affinity")
+def test_prompt_of_everybody_does_not_fill_one_instance(fleet: Fleet, gateway: str, address: str) -> None:
+    began, number = now(fleet, gateway), 30
+    assert set(asyncio.run(streams([address], number, 1000))) == {""}
+    log = access(journal(fleet, gateway, began)).values()
+    counts = Counter(one["instance"] for one in log if one["streamed"] and one["bytes_out"] > 100_000)
+    assert counts.total() >= number
+    assert max(counts.values()) < number * 1.5 / len(counts) + 5
+
+
+@pytest.mark.usefixtures("affinity")
+def test_drained_instance_gets_none_of_its_prompts(fleet: Fleet, gateway: str) -> None:
+    bodies = [question(f"{LONG}{turn}") for turn in range(TURNS)]
+    home = instances(fleet, gateway, bodies).most_common(1)[0][0]
+    host = home.partition(".")[0]
+    try:
+        assert fleet.play("drain", "--limit", host).status == 0
+        assert home not in instances(fleet, gateway, bodies)
+    finally:
+        run = fleet.play("undrain", "--limit", host)
+    assert run.status == 0, run.output
+    assert instances(fleet, gateway, bodies).most_common(1)[0][0] == home

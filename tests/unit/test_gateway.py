@@ -183,7 +183,7 @@ def test_a_host_is_put_in_rotation_once(site: Site) -> None:
     )
     note = json.loads(site.tree()["hosts/gpu1.json"])
     assert (note["model"], sorted(note["servers"])) == ("m", ["serve-0", "serve-1"])
-    assert note["servers"]["serve-0"] == {"address": "192.0.2.1", "port": 8000, "max_requests": 720, "drained": False}
+    assert note["servers"]["serve-0"] == {"address": "192.0.2.1", "port": 8000, "max_requests": 720, "drained_by": ""}
     checked, reloaded = site.haproxy.calls
     assert checked == f"haproxy -c -q -f {site.root}/.haproxy.cfg.new"
     assert reloaded == "systemctl reload -- trtllm-gateway.service"
@@ -217,6 +217,33 @@ def test_drained_and_ready_without_a_reload(site: Site, instances: list[str]) ->
     assert set(site.haproxy.weights().values()) == {100}
     assert site.tree() == before
     assert not [call for call in site.haproxy.calls if "systemctl" in call]
+
+
+def test_a_rollout_leaves_what_an_operator_drained(site: Site) -> None:
+    site.run(**GPU1)
+    site.run(**DRAIN, instances=["serve-0"])
+    assert site.run(**DRAIN, by="rollout")["drained"] == ["serve-0", "serve-1"]
+    assert site.run(**READY, by="rollout")["drained"] == ["serve-0"]
+    assert site.run(**{**GPU1, "state": "ready"}, by="rollout")["drained"] == ["serve-0"]
+    assert site.run(**READY)["drained"] == []
+
+
+def test_an_operator_lifts_what_a_rollout_drained(site: Site) -> None:
+    site.run(**GPU1)
+    site.run(**DRAIN, by="rollout")
+    assert site.run(**READY)["drained"] == []
+
+
+def test_one_instance_is_put_in_rotation_as_it_is_now(site: Site) -> None:
+    site.run(**GPU1)
+    site.run(**DRAIN, by="rollout")
+    servers = [{**server(f"serve-{n}", 8000 + n), "max_requests": 8} for n in range(2)]
+    site.run(**{**GPU1, "state": "ready", "servers": servers}, instances=["serve-1"], by="rollout")
+    note = json.loads((site.root / "hosts/gpu1.json").read_text())["servers"]
+    assert {name: (one["max_requests"], one["drained_by"]) for name, one in note.items()} == {
+        "serve-0": (720, "rollout"),
+        "serve-1": (8, ""),
+    }
 
 
 def test_what_is_drained_stays_so_where_the_host_changes(site: Site) -> None:
@@ -424,6 +451,7 @@ def test_survey_says_what_haproxy_says_of_every_instance(site: Site) -> None:
     told = gateway.survey()
     assert (told["running"], told["model"], [*told["hosts"]]) == (True, "m", ["gpu1"])
     one, two = ({"address": f"192.0.2.1:800{n}", "drained": n == 0, "up": n == 1} for n in range(2))
+    one["drained_by"], two["drained_by"] = "operator", ""
     assert told["hosts"]["gpu1"] == {
         "serve-0": {**one, "state": "is DRAIN L7OK 200 OK", "in_flight": 0, "requests": 0},
         "serve-1": {**two, "state": "is UP L7OK 200 OK", "in_flight": 3, "requests": 40},

@@ -221,7 +221,13 @@ def module(
 ) -> Module:
     """Runs the module on a gateway of one host with two instances, and gives what it printed."""
     servers = {
-        f"serve-{n}": {"address": "192.0.2.1", "port": 8000 + n, "max_requests": 9, "drained": n == 1} for n in range(2)
+        f"serve-{n}": {
+            "address": "192.0.2.1",
+            "port": 8000 + n,
+            "max_requests": 9,
+            "drained_by": "operator" if n else "",
+        }
+        for n in range(2)
     }
     (tmp_path / "hosts").mkdir()
     (tmp_path / "hosts/gpu1.json").write_text(json.dumps({"model": "m", "servers": servers}))

@@ -1,28 +1,55 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a gateway costs: the same request sent to the instances directly and through the gateway, in turns, in one run.
+"""What a gateway costs and carries: the same requests sent to the instances directly and through it, in turns.
 
-Needs GPU hosts of the lab behind a gateway, all otherwise idle: docs/benchmarks.md says how. The last line is one JSON
-object; the exit status is 1 if ``added_ms_p50``, the median through the gateway less that without it, is 1 ms or more.
+Beside it are two proxies that do less, in a HAProxy of their own on the gateway's host: ``tcp`` passes bytes on,
+``tls`` ends TLS and nothing else. Then a HAProxy with the gateway's own configuration, in front of instances that
+answer slowly, holds many streams. Needs GPU hosts of the lab behind a gateway, all otherwise idle:
+docs/benchmarks.md says how.
+
+The last line is one JSON object. The exit status is 1 if ``added_ms_p50``, the median through the gateway less that
+without it, is 1 ms or more, if a core of the gateway carries fewer requests a second than the instances give, or if a
+stream is not whole.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import http.client
 import json
+import random
+import re
 import ssl
 import statistics
 import subprocess
 import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
-BODY = {"prompt": "a", "max_tokens": 1}
 MODEL = "gpt-oss-120b"
+BODY = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 1})
 # Of inventory/local, which is no secret.
-KEY = "lab-key-0123456789abcdef"
+HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer lab-key-0123456789abcdef"}
+UNIT = "trtllm-gateway"
+ROOT = "/etc/trtllm-fleet/gateway"
+# Ports of what the benchmark starts.
+TCP, TLS, HELD, HELD_METRICS, SLOW = 9443, 9444, 9445, 9446, 9447
+INSTANCE = Path(__file__).with_name("gateway_instance.py")
+
 HIGHEST_ADDED = 1.0  # milliseconds
+WARM_UP = 20  # requests of each kind
+ROUNDS = 3
+ROUND_SECONDS = 4.0
+# Streams: tokens of each, and seconds between two. All have to have begun before the first ends.
+TOKENS, TOKEN_SECONDS = 20, 1.5
+HANDSHAKES = 50  # at a time
+STREAM_TIMEOUT = 120.0  # seconds
 
 
 class Client:
@@ -36,13 +63,11 @@ class Client:
             self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(parts.netloc, context=context)
         else:
             self._connection = http.client.HTTPConnection(parts.netloc)
-        self._headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
-        self._body = json.dumps({**BODY, "model": MODEL})
 
     def ask(self) -> float:
         """Milliseconds until a completion is whole. Raises RuntimeError for any other answer than 200."""
         began = time.perf_counter()
-        self._connection.request("POST", "/v1/completions", self._body, self._headers)
+        self._connection.request("POST", "/v1/completions", BODY, HEADERS)
         answer = self._connection.getresponse()
         text = answer.read()
         if answer.status != 200:
@@ -50,34 +75,218 @@ class Client:
         return 1000 * (time.perf_counter() - began)
 
 
+def output(*command: str) -> str:
+    return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True).stdout.strip()
+
+
 def address(host: str) -> str:
     """The address of a host of the lab."""
     form = "{{range .NetworkSettings.Networks}}{{.IPAMConfig.IPv4Address}}{{end}}"
-    command = ["docker", "inspect", "--format", form, host]
-    return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True).stdout.strip()
+    return output("docker", "inspect", "--format", form, host)
+
+
+@contextmanager
+def running(host: str, *command: str) -> Iterator[None]:
+    """A command on a host of the lab that ends when its standard input does."""
+    process = subprocess.Popen(("docker", "exec", "-i", host, *command), stdin=subprocess.PIPE)
+    try:
+        time.sleep(2)  # for it to listen
+        if process.poll() is not None:
+            raise RuntimeError(f"{host}: {command[0]} has ended with {process.returncode}")
+        yield
+    finally:
+        process.communicate()
+
+
+@contextmanager
+def proxy(host: str, name: str, config: str) -> Iterator[None]:
+    """A HAProxy of the benchmark's own on a host of the lab."""
+    path = f"/run/{name}.cfg"
+    subprocess.run(
+        ("docker", "exec", "-i", host, "tee", path), input=config.encode(), stdout=subprocess.DEVNULL, check=True
+    )
+    with running(host, "sh", "-c", f"haproxy -q -db -f {path} & cat; kill $!; rm {path}"):
+        yield
+
+
+def floors(config: str, servers: Sequence[str]) -> str:
+    """The configuration of the proxies that do less."""
+    certificate = re.search(r" ssl crt (\S+)", config)
+    if not certificate:
+        raise RuntimeError(f"{ROOT}/haproxy.cfg has no certificate")
+    lines = "".join(f"  server s{number} {server}\n" for number, server in enumerate(servers))
+    timeouts = "  timeout connect 3s\n  timeout client 1h\n  timeout server 1h\n  balance leastconn\n"
+    return (
+        f"listen tcp\n  mode tcp\n  bind :{TCP}\n{timeouts}{lines}"
+        f"listen tls\n  mode http\n  bind :{TLS} ssl crt {certificate[1]}\n  http-reuse always\n{timeouts}{lines}"
+    )
+
+
+def altered(config: str, changes: Mapping[str, str]) -> str:
+    """A configuration with patterns replaced. Raises RuntimeError for one that it has not."""
+    for pattern, new in changes.items():
+        config, count = re.subn(pattern, new, config, flags=re.MULTILINE)
+        if not count:
+            raise RuntimeError(f"the gateway's configuration has nothing like {pattern}")
+    return config
+
+
+def elsewhere(config: str, port: int, metrics_port: int) -> str:
+    """A gateway's configuration that can run beside it."""
+    return altered(
+        config,
+        {
+            r"^  stats socket .*\n": "",
+            r"^  bind \S+ ssl": f"  bind :{port} ssl",
+            r"^  bind 127\.0\.0\.1:\d+$": f"  bind 127.0.0.1:{metrics_port}",
+        },
+    )
+
+
+def held(config: str, servers: Sequence[str], streams: int) -> str:
+    """The gateway's own configuration with other instances, which may have all streams."""
+    return altered(elsewhere(config, HELD, HELD_METRICS), {r"^  server .*\n": ""}) + "".join(
+        f"  server slow.{number} {server} maxconn {streams} weight 100\n" for number, server in enumerate(servers)
+    )
+
+
+def latency(clients: Mapping[str, Sequence[Client]], requests: int) -> dict[str, float]:
+    """Each way's times, asked one at a time and in turns, and what the gateway adds to each request beside it."""
+    for client in (*(client for ways in clients.values() for client in ways),) * WARM_UP:
+        client.ask()
+    times: dict[str, list[float]] = {name: [] for name in clients}
+    for turn in range(requests):
+        # In any order, as each leaves something to do, such as a line of the log, while the next is asked.
+        for name, ways in random.sample(list(clients.items()), len(clients)):
+            times[name].append(ways[turn % len(ways)].ask())
+    quartiles = statistics.quantiles((to - by for to, by in zip(times["gateway"], times["direct"], strict=True)), n=4)
+    figures = {f"{name}_ms_p50": statistics.median(found) for name, found in times.items()}
+    figures |= {f"{name}_ms_p99": statistics.quantiles(found, n=100)[98] for name, found in times.items()}
+    for name in times.keys() - {"direct"}:
+        key = "added_ms_p50" if name == "gateway" else f"{name}_added_ms_p50"
+        figures[key] = figures[f"{name}_ms_p50"] - figures["direct_ms_p50"]
+    return figures | {"pairs_added_ms_p25": quartiles[0], "pairs_added_ms_p75": quartiles[2]}
+
+
+def processor_seconds(host: str) -> float:
+    """What the gateway's HAProxy has used so far."""
+    script = f"getconf CLK_TCK; cat $(pgrep -P $(systemctl show -P MainPID {UNIT}) | sed 's,.*,/proc/&/stat,')"
+    ticks, *processes = output("docker", "exec", host, "sh", "-c", script).splitlines()
+    # User and system time, in the fields after the name, which may have spaces.
+    return sum(sum(map(int, line.rpartition(")")[2].split()[11:13])) for line in processes) / int(ticks)
+
+
+def keep_asking(url: str, end: float) -> int:
+    """Ask until a moment, and return how often."""
+    client, done = Client(url), 0
+    while time.monotonic() < end:
+        client.ask()
+        done += 1
+    return done
+
+
+def throughput(urls: Mapping[str, Sequence[str]], gateway: str, concurrency: int) -> dict[str, float]:
+    """Requests a second by so many clients at once, the ways in turns; and the gateway's CPU time for a request."""
+    rates: dict[str, list[float]] = {name: [] for name in urls}
+    spent, carried = 0.0, 0
+    for _round in range(ROUNDS):
+        for name, ways in urls.items():
+            before, end = processor_seconds(gateway), time.monotonic() + ROUND_SECONDS
+            with ThreadPoolExecutor(concurrency) as threads:
+                asking = [threads.submit(keep_asking, ways[one % len(ways)], end) for one in range(concurrency)]
+            done = sum(one.result() for one in asking)
+            rates[name].append(done / ROUND_SECONDS)
+            if name == "gateway":
+                spent += processor_seconds(gateway) - before
+                carried += done
+    figures = {f"{name}_per_second": statistics.median(found) for name, found in rates.items()}
+    return figures | {"gateway_cpu_ms": 1000 * spent / carried, "gateway_per_core": carried / spent}
+
+
+class Streams:
+    """Streams that are asked for at the same moment. ``most`` were open at once, and ``wrong`` are those not whole."""
+
+    def __init__(self, host: str, number: int) -> None:
+        self.host = host
+        self.number = number
+        self.open = self.most = 0
+        self.wrong: Counter[str] = Counter()
+        self._ready = asyncio.Semaphore(HANDSHAKES)
+        self._everybody = asyncio.Barrier(number)
+
+    async def one(self) -> None:
+        body = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": TOKENS, "stream": True})
+        headers = HEADERS | {"Host": self.host, "Connection": "close", "Content-Length": str(len(body))}
+        lines = ["POST /v1/completions HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", body]
+        request = "\r\n".join(lines).encode()
+        async with self._ready:
+            reader, writer = await asyncio.open_connection(self.host, HELD, ssl=ssl._create_unverified_context())
+            # All but its end, which makes it a request.
+            writer.write(request[:-1])
+            await writer.drain()
+        await self._everybody.wait()
+        writer.write(request[-1:])
+        try:
+            async with asyncio.timeout(STREAM_TIMEOUT):
+                received = await reader.readuntil(b"data: ")
+                self.open += 1
+                self.most = max(self.most, self.open)
+                received += await reader.read()
+                self.open -= 1
+            if received.count(b'"content"') != TOKENS or not received.endswith(b"[DONE]\n\n\r\n0\r\n\r\n"):
+                self.wrong[f"cut after {len(received)} bytes"] += 1
+        except asyncio.IncompleteReadError as error:
+            self.wrong[f"not begun: {error.partial[:40]!r}"] += 1
+        except (OSError, TimeoutError) as error:
+            self.wrong[type(error).__name__] += 1
+        writer.transport.abort()
+
+    async def all(self) -> None:
+        await asyncio.gather(*(self.one() for _number in range(self.number)))
+
+
+async def streams(host: str, number: int) -> dict[str, float]:
+    """Open so many at once, and say how many were, and how many were not whole."""
+    held_open = Streams(host, number)
+    await held_open.all()
+    for what, count in held_open.wrong.items():
+        print(f"{count} streams: {what}")
+    return {"streams": number, "streams_open_at_once": held_open.most, "streams_failed": held_open.wrong.total()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", nargs="+", default=["gpu1", "gpu2"], help="GPU hosts of the lab")
     parser.add_argument("--gateway", default="gpu3", help="gateway of the lab")
-    parser.add_argument("--requests", type=int, default=1000, help="of each kind")
+    parser.add_argument("--requests", type=int, default=1000, help="of each way, one at a time")
+    parser.add_argument("--concurrency", type=int, default=16, help="clients at once")
+    parser.add_argument("--streams", type=int, default=2000, help="open at once")
     given = parser.parse_args()
-    direct = [Client(f"http://{address(name)}:8000") for name in given.hosts]
-    gateway = Client(f"https://{address(given.gateway)}")
-    for client in (*direct, gateway) * 20:  # warm up
-        client.ask()
-    without, through = [], []
-    for turn in range(given.requests):
-        without.append(direct[turn % len(direct)].ask())
-        through.append(gateway.ask())
-    figures = {
-        "requests": given.requests,
-        "direct_ms_p50": statistics.median(without),
-        "gateway_ms_p50": statistics.median(through),
-        "added_ms_p50": statistics.median(through) - statistics.median(without),
-        "direct_ms_p99": statistics.quantiles(without, n=100)[98],
-        "gateway_ms_p99": statistics.quantiles(through, n=100)[98],
+    gateway = address(given.gateway)
+    config = output("docker", "exec", given.gateway, "cat", f"{ROOT}/haproxy.cfg") + "\n"
+    instances = re.findall(r"^  server \S+ (\S+)", config, flags=re.MULTILINE)
+    hosts = sorted(set(re.findall(r"^  server (\w+)", config, flags=re.MULTILINE)))
+    urls = {
+        "direct": [f"http://{instance}" for instance in instances],
+        "tcp": [f"http://{gateway}:{TCP}"],
+        "tls": [f"https://{gateway}:{TLS}"],
+        "gateway": [f"https://{gateway}"],
     }
-    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
-    raise SystemExit(figures["added_ms_p50"] >= HIGHEST_ADDED)
+    with proxy(given.gateway, "bench-floors", floors(config, instances)):
+        # As many connections as there are instances, so that each has an instance of its own where bytes are passed on.
+        clients = {name: [Client(way) for way in ways * (len(instances) // len(ways))] for name, ways in urls.items()}
+        figures = latency(clients, given.requests)
+        figures |= throughput(urls, given.gateway, given.concurrency)
+    with ExitStack() as stack:
+        for name in hosts:
+            program = INSTANCE.read_text()
+            stack.enter_context(running(name, "python3", "-c", program, str(SLOW), str(TOKEN_SECONDS)))
+        slow = [f"{address(name)}:{SLOW}" for name in hosts]
+        stack.enter_context(proxy(given.gateway, "bench-held", held(config, slow, given.streams)))
+        figures |= asyncio.run(streams(gateway, given.streams))
+    figures |= {"requests": given.requests, "concurrency": given.concurrency}
+    print(json.dumps({name: round(value, 3) for name, value in sorted(figures.items())}))
+    raise SystemExit(
+        figures["added_ms_p50"] >= HIGHEST_ADDED
+        or figures["gateway_per_core"] < figures["direct_per_second"]
+        or figures["streams_failed"] > 0
+    )

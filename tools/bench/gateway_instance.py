@@ -1,0 +1,46 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An instance that answers anything with a stream of ``max_tokens`` tokens, one each so many seconds.
+
+It ends when its standard input does. A program of its own, on a host of the lab: python3 -c TEXT PORT SECONDS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def chunk(data: str) -> bytes:
+    event = f"data: {data}\n\n".encode()
+    return b"%x\r\n%s\r\n" % (len(event), event)
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: *(\d+)", head)
+        body = await reader.readexactly(int(length[1])) if length else b"{}"
+        writer.write(HEAD)
+        for token in range(json.loads(body).get("max_tokens", 1)):
+            writer.write(chunk(json.dumps({"choices": [{"index": 0, "delta": {"content": f"{token} "}}]})))
+            await asyncio.sleep(float(sys.argv[2]))
+        writer.write(chunk("[DONE]") + b"0\r\n\r\n")
+        await writer.drain()
+    except (OSError, asyncio.IncompleteReadError):
+        pass  # whoever asked has gone
+    finally:
+        writer.close()
+
+
+async def main() -> None:
+    async with await asyncio.start_server(answer, port=int(sys.argv[1]), backlog=4096):
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+asyncio.run(main())
