@@ -58,10 +58,13 @@ class DaemonConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Plan:
-    """What daemon.json (``before``, ``after``: its text) and our record are to become."""
+    """What daemon.json (``before``, ``after``: its text; None: no such file) and our record are to become.
 
-    before: str
-    after: str
+    An empty record is none.
+    """
+
+    before: str | None
+    after: str | None
     config: Config
     record: Config
     config_changed: bool
@@ -130,23 +133,25 @@ def merge_fragments(fragments: Mapping[str, Config]) -> Config:
     return merged
 
 
-def reconcile(existing: Config, owned: Config, wanted: Config) -> tuple[Config, Config]:
+def reconcile(existing: Config, owned: Config, wanted: Config, original: Config | None = None) -> tuple[Config, Config]:
     """The new content, and our share of it, from the content now, our share so far, and what we want.
 
     What others put there stays: keys that we do not want, and items of lists. What we put there and no longer
-    want goes, unless somebody changed it since. A value that others had put there before us is not ours.
+    want goes, unless somebody changed it since. A value that others had put there before us is not ours, and if we
+    put ours in the place of one in the ``original`` content, that one comes back.
     """
+    original = original or {}
     content: Config = {}
     share: Config = {}
     for key in [*existing, *(key for key in wanted if key not in existing)]:
         now, ours, want = (source.get(key, _MISSING) for source in (existing, owned, wanted))
         if want is _MISSING:
-            kept = _withdraw(now, ours)
+            kept = _withdraw(now, ours, original.get(key, _MISSING))
             if kept is not _MISSING:
                 content[key] = kept
         elif isinstance(want, dict):
-            inside = now if isinstance(now, dict) else {}
-            content[key], part = reconcile(inside, ours if isinstance(ours, dict) else {}, want)
+            inside, before_us = (one if isinstance(one, dict) else {} for one in (now, original.get(key)))
+            content[key], part = reconcile(inside, ours if isinstance(ours, dict) else {}, want, before_us)
             if part or not isinstance(now, dict) or ours == {}:
                 share[key] = part
         elif isinstance(want, list) and isinstance(now, list):
@@ -162,40 +167,61 @@ def reconcile(existing: Config, owned: Config, wanted: Config) -> tuple[Config, 
     return content, share
 
 
-def _withdraw(now: Any, ours: Any) -> Any:
+def _withdraw(now: Any, ours: Any, original: Any) -> Any:
     """``now`` without our share of it; _MISSING when nothing is left."""
     if ours is _MISSING:
         return now
     if isinstance(now, dict) and isinstance(ours, dict):
-        return reconcile(now, ours, {})[0] or _MISSING
+        if not isinstance(original, dict):
+            return reconcile(now, ours, {})[0] or original
+        return reconcile(now, ours, {}, original)[0] or _MISSING
     if isinstance(now, list) and isinstance(ours, list):
         return _without(now, ours) or _MISSING
-    return _MISSING if _same(now, ours) else now
+    return original if _same(now, ours) else now
 
 
 def make_plan(text: str | None, record_text: str | None, name: str, config: Config, paths: tuple[str, str]) -> Plan:
     """Plan for the owner ``name`` to have ``config``.
 
     ``text`` and ``record_text`` are those of daemon.json and of our record at ``paths``, None where there is no such
-    file. The record holds what every owner asked for (``fragments``), and which part of daemon.json came from that
-    (``ours``). Raises DaemonConfigError.
+    file. The record holds what every owner asked for (``fragments``), which part of daemon.json came from that
+    (``ours``), and the text that others had left there (``original``). Where nobody asks for anything any more and
+    nothing else changed since, the file is as it was then. Raises DaemonConfigError.
     """
     existing = parse(text or "", paths[0])
     before = parse(record_text or "", paths[1])
+    original = before.get("original") if before else text
     fragments = {**before.get("fragments", {}), name: config}
     if not config:
         del fragments[name]
-    content, ours = reconcile(existing, before.get("ours", {}), merge_fragments(fragments))
-    record = {"fragments": fragments, "ours": ours} if fragments or before else {}
+    left = parse(original or "", paths[1])
+    content, ours = reconcile(existing, before.get("ours", {}), merge_fragments(fragments), left)
+    record = {"fragments": fragments, "ours": ours, "original": original} if fragments else {}
     changed = not _same(existing, content)
+    after = json.dumps(content, indent=2) + "\n" if changed else text
+    if before and not fragments and _same(content, left):
+        after = original
     return Plan(
-        before=text or "",
-        after=json.dumps(content, indent=2) + "\n" if changed else text or "",
+        before=text,
+        after=after,
         config=content,
         record=record,
         config_changed=changed,
         record_changed=not _same(before, record),
     )
+
+
+def changed_keys(text: str | None, record_text: str | None, paths: tuple[str, str]) -> list[str]:
+    """Keys of daemon.json that are not as their owners asked for, from the same texts as ``make_plan`` has.
+
+    None where nobody asked for anything. Raises DaemonConfigError.
+    """
+    fragments = parse(record_text or "", paths[1]).get("fragments", {})
+    if not fragments:
+        return []
+    name, config = next(iter(fragments.items()))
+    existing, wanted = parse(text or "", paths[0]), make_plan(text, record_text, name, config, paths).config
+    return [key for key in wanted if not _same(existing.get(key), wanted[key])]
 
 
 def unit_flags(systemctl: str | None, runner: Runner) -> tuple[list[str], list[str]]:
@@ -292,6 +318,14 @@ def write_atomically(path: str, text: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def put(path: str, text: str | None) -> None:
+    """Have the file ``path`` with this text, or no such file."""
+    if text is not None:
+        write_atomically(path, text)
+    elif os.path.lexists(path):
+        os.unlink(path)
 
 
 def read_text(path: str) -> str | None:

@@ -220,21 +220,12 @@ class HostReleases:
         }
 
     def target(self, name: str) -> dict[str, Any]:
-        """A release to go back to, and what it serves.
-
-        Without a name it is the one that was proven before. A host that has gone back stays where it is, so that to go
-        back a second time, as after an interruption, is not to go forward.
-        """
-        proven, verified = _proven(self._kept_history()), self.verified()
-        last = (self.history() or [{}])[-1]
-        gone_back = bool(last.get("back")) and last["release"] == verified
-        chosen = name or (verified if gone_back else next((one for one in reversed(proven) if one != verified), ""))
-        if not chosen:
-            raise ReleaseError(f"nothing was proven here besides {verified or 'nothing'}, so there is no way back")
-        if chosen not in proven:
+        """A release, and what it serves. Raises ReleaseError for one that was not proven here or is not kept."""
+        proven = _proven(self._kept_history())
+        if name not in proven:
             there = ", ".join(sorted(set(proven))) or "none"
-            raise ReleaseError(f"release {chosen} was not proven here, or is no longer kept; there is {there}")
-        return {"name": chosen, "description": self.description(chosen)}
+            raise ReleaseError(f"release {name} was not proven here, or is no longer kept; there is {there}")
+        return {"name": name, "description": self.description(name)}
 
     def described(self, name: str) -> dict[str, Any] | None:
         """What a release serves; None where there is none, or where it does not say."""
@@ -324,33 +315,38 @@ class HostReleases:
                 _write(path, text, mode)
         return Staged(name, intact, differences)
 
-    def start(self, name: str, restart: bool, units: Sequence[str] = ()) -> Plan:
+    def start(self, name: str, restart: bool, units: Sequence[str] = (), only: Sequence[str] = ()) -> Plan:
         """Have the host run exactly this release, without waiting for it to serve.
 
         Units of other releases go. Those of this one are started afresh if ``restart`` or if they were another's.
+        With ``only`` these units of it, and nothing is done to any other.
         A dry run may say in ``units`` which it has, for it may not be there.
         """
         directory = self.path(name)
         wanted = units if units and self._check_mode else self._unit_files(name)
         if not wanted and not self._check_mode:
             raise ReleaseError(f"{directory} has no unit to run")
-        return self._make_true({unit: str(directory / unit) for unit in wanted}, restart)
+        unknown = sorted(set(only) - set(wanted))
+        if unknown:
+            raise ReleaseError(f"{directory} has no {', '.join(unknown)}; it has {', '.join(wanted)}")
+        return self._make_true({unit: str(directory / unit) for unit in only or wanted}, restart, others=not only)
 
     def withdraw(self) -> Plan:
         """Have the host run no release at all."""
-        return self._make_true({}, restart=False)
+        return self._make_true({}, restart=False, others=True)
 
-    def remember(self, name: str, keep: int, back: bool = False) -> tuple[bool, list[str]]:
+    def remember(self, name: str, keep: int, back: bool = False, rollout: str = "") -> tuple[bool, list[str]]:
         """Remember a release as proven, and remove old ones, but for the ``keep`` that were written or proven last.
 
         The answer is whether something changed, and which were removed. Never removed is what was proven before.
-        ``back``: the host has gone back to it.
+        ``back``: the host has gone back to it. ``rollout``: the name of the rollout that brought it.
         """
         before = self.verified()
         if before == name:
             return False, []
         history = self.history()[-HISTORY_LENGTH + 1 :]
-        entry = {**self._entry(history[-1].get("number", 0) + 1 if history else 1, name, time.time()), "back": back}
+        number = history[-1].get("number", 0) + 1 if history else 1
+        entry = {**self._entry(number, name, time.time()), "back": back, "rollout": rollout}
         others = sorted(
             (other for other in _names(self._releases) if other not in (name, before)),
             key=lambda other: self.path(other).stat().st_mtime,
@@ -365,8 +361,9 @@ class HostReleases:
                 _remove(self.path(other))
         return True, old
 
-    def _make_true(self, wanted: Mapping[str, str], restart: bool) -> Plan:
-        todo = plan(self._states(wanted), wanted, restart)
+    def _make_true(self, wanted: Mapping[str, str], restart: bool, others: bool) -> Plan:
+        """``others``: whether units of other releases are to go."""
+        todo = plan(self._states(wanted, others), wanted, restart)
         if self._check_mode or not todo.changed:
             return todo
         self._systemctl("stop", todo.stop, STOP_TIMEOUT)
@@ -377,16 +374,18 @@ class HostReleases:
             _link(self._units / unit, wanted[unit])
         self._systemctl("enable", todo.enable, options=["--no-reload", "--quiet"])
         self._check("systemctl", "daemon-reload")
-        if todo.remove:
-            # systemd keeps a failed unit in its lists until told; for one that did not fail there is nothing to reset.
-            self._runner(["systemctl", "reset-failed", "--", *todo.remove], COMMAND_TIMEOUT)
+        anew = sorted({*todo.remove, *todo.start})
+        if anew:
+            # systemd keeps a failed unit in its lists until told, and how often one was started, which has a limit. It
+            # knows nothing of one that never ran, and says so.
+            self._runner(["systemctl", "reset-failed", "--", *anew], COMMAND_TIMEOUT)
         self._systemctl("start", todo.start, options=["--no-block"])
         return todo
 
-    def _states(self, wanted: Iterable[str]) -> dict[str, State]:
-        """The wanted units, and all others that are links into a release: units of ours, whoever left them."""
+    def _states(self, wanted: Iterable[str], others: bool) -> dict[str, State]:
+        """The wanted units, and all ``others`` that are links into a release: units of ours, whoever left them."""
         links = self._links()
-        shown = self._show(sorted({*wanted, *self._ours(links)}))
+        shown = self._show(sorted({*wanted, *(self._ours(links) if others else ())}))
         return {
             unit: State(value.get("ActiveState", "inactive"), value.get("UnitFileState", ""), links.get(unit))
             for unit, value in shown.items()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner, run
+from ansible_collections.trtllm.fleet.plugins.module_utils.docker_daemon import DaemonConfigError, changed_keys
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import (
     KERNEL_MODULE,
     PCI_DEVICES,
@@ -29,17 +30,27 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import (
 from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import Client, Deadline, EndpointError
 
 NET = Path("/proc/net")
+# Of module docker_daemon_config: the file, and what it was asked for.
+DAEMON = (Path("/etc/docker/daemon.json"), Path("/var/lib/trtllm-fleet/daemon.json.state"))
+# What the watches of the instances have done since the host booted: roles/trtllm_server/files/watch.py.
+HEALED = Path("/run/trtllm-fleet/healed")
 ESTABLISHED = "01"  # include/net/tcp_states.h
 
 # Seconds. All of these answer at once or hang.
 COMMAND_TIMEOUT = 20.0
 HTTP_TIMEOUT = 5.0
 
+# Lines of the journal to look for the last error in, and how much of it is told.
+LAST_LINES = 100
+LAST_LENGTH = 300
+
 PROPERTIES = (
     "LoadState",
     "ActiveState",
     "SubState",
+    "ExecMainPID",
     "NRestarts",
+    "StartLimitBurst",
     "StateChangeTimestampMonotonic",
     "UnitFileState",
     "DropInPaths",
@@ -81,6 +92,8 @@ class HostStatus:
         pci_devices: Path = PCI_DEVICES,
         module_file: Path = KERNEL_MODULE,
         net: Path = NET,
+        daemon: tuple[Path, Path] = DAEMON,
+        healed: Path = HEALED,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -91,6 +104,8 @@ class HostStatus:
         self._pci_devices = pci_devices
         self._module_file = module_file
         self._net = net
+        self._daemon = daemon
+        self._healed = healed
         self._clock = clock
         self._monotonic = monotonic
         self._problems: list[str] = []
@@ -111,13 +126,14 @@ class HostStatus:
             images = pool.submit(self._images, [instance["container"] for instance in described])
             answers = list(pool.map(ask, (instance["base_url"] for instance in described)))
         units = [
-            {"name": unit["name"], "release": unit["release"], **self._state(shown.get(unit["name"], {}))}
+            {"name": unit["name"], "release": unit["release"], **self._state(unit["name"], shown.get(unit["name"], {}))}
             for unit in survey["units"]
         ]
         instances = [
             {
                 **{key: instance[key] for key in ("name", "unit", "port", "gpus")},
                 **answer,
+                "healed": self._healing(instance["unit"]),
                 "connections": connections.get(instance["port"], 0),
                 "image": next(iter(images.result().get(instance["container"], [])), None),
             }
@@ -141,7 +157,7 @@ class HostStatus:
             "fabric": found["fabric"]["state"],
             "gpus": [{key: gpu[key] for key in GPU} for gpu in found["gpus"]],
             "missing": found["missing"],
-            "drift": [*drift, *driver_drift(found["driver"], module_version)],
+            "drift": [*drift, *self._daemon_drift(), *driver_drift(found["driver"], module_version)],
             "problems": self._problems,
         }
 
@@ -177,15 +193,41 @@ class HostStatus:
         values = [dict(line.split("=", 1) for line in part.splitlines()) for part in done.stdout.strip().split("\n\n")]
         return dict(zip(units, values))
 
-    def _state(self, shown: Mapping[str, str]) -> dict[str, Any]:
+    def _state(self, name: str, shown: Mapping[str, str]) -> dict[str, Any]:
         """A unit's state, and since when it has been in it. Times of day jump; those since the boot do not."""
         changed = int(shown.get("StateChangeTimestampMonotonic") or 0) / 1e6
+        active = shown.get("ActiveState", "unknown" if self._booted else "inactive")
+        restarts, limit = (int(shown.get(key) or 0) for key in ("NRestarts", "StartLimitBurst"))
         return {
-            "active": shown.get("ActiveState", "unknown" if self._booted else "inactive"),
+            "active": active,
             "sub": shown.get("SubState", ""),
-            "restarts": int(shown.get("NRestarts") or 0),
+            # systemd's own word for it, the result start-limit-hit, it writes over no other result.
+            "given_up": active == "failed" and 0 < limit <= restarts,
+            "last_words": self._last_words(name, shown.get("ExecMainPID", "0")) if active == "failed" else None,
+            "restarts": restarts,
             "since": _iso(self._clock() - (self._monotonic() - changed)) if changed else None,
         }
+
+    def _last_words(self, name: str, pid: str) -> str | None:
+        """The last error that the main process of a unit wrote, else its last line; None where there is none."""
+        # Not what its other commands said, such as that there is no container to stop.
+        match = [f"_SYSTEMD_UNIT={name}", f"_PID={pid}"]
+        done = self._run("journalctl", "--boot", f"--lines={LAST_LINES}", "--output=cat", "--no-pager", *match)
+        lines = [line.strip() for line in done.stdout.splitlines() if line.strip()] if done else []
+        errors = [line for line in lines if re.search("error|exception", line, re.IGNORECASE)]
+        return next((found[-1][:LAST_LENGTH] for found in (errors, lines) if found), None)
+
+    def _healing(self, unit: str) -> dict[str, Any] | None:
+        """What the watch of an instance has noted; None where it never had to do anything."""
+        path = self._healed / f"{unit}.json"
+        try:
+            noted = json.loads(path.read_text())
+            return {key: noted[key] for key in ("times", "at", "reason")}
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            self._problems.append(f"{path}: {error!r}")
+            return None
 
     def _images(self, containers: Sequence[str]) -> dict[str, list[str]]:
         """By what names the image of each container is known, the one that it was started with first."""
@@ -205,6 +247,17 @@ class HostStatus:
                 if looked is not None and looked.rc == 0:
                     found[row["name"].lstrip("/")] += json.loads(looked.stdout) or []
         return found
+
+    def _daemon_drift(self) -> Iterator[Difference]:
+        """Keys of daemon.json that roles set and somebody changed."""
+        file, record = self._daemon
+        try:
+            keys = changed_keys(self._read(file), self._read(record), (str(file), str(record)))
+        except DaemonConfigError as error:
+            yield _difference("docker", str(error))
+            return
+        if keys:
+            yield _difference("docker", f"{file} is not as it was asked for: {', '.join(keys)}")
 
     def _file_drift(self, name: str) -> Iterator[Difference]:
         for file in self._releases.changed_files(name):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,25 +18,58 @@ class RolloutError(Exception):
 
 @dataclass(frozen=True)
 class Host:
-    """A host as it is: what it runs and is to run (releases by name), and how many of its instances are in rotation."""
+    """A host as it is: what it runs and is to run (releases by name), and how many of its instances are in rotation.
+
+    ``withheld``: how many an operator drained. ``goes``: in how many goes its instances are switched. ``platform``:
+    what changes below the release, in sentences. ``gains``: how many more instances it has afterwards.
+    """
 
     name: str
     runs: str
     wanted: str
     instances: int
     ready: int
+    withheld: int = 0
+    goes: int = 1
+    platform: Sequence[str] = ()
+    gains: int = 0
 
     @property
     def pending(self) -> bool:
-        return self.runs != self.wanted or self.ready < self.instances
+        return self.runs != self.wanted or bool(self.platform) or self.ready + self.withheld < self.instances
+
+    @property
+    def away(self) -> int:
+        """How many of its instances that serve now do not at some moment of the switch."""
+        return min(self.ready, 1) if self.goes > 1 else self.ready
+
+
+def in_rotation(instances: Iterable[Mapping[str, Any]]) -> int:
+    """How many instances get requests, from what a gateway tells of them (module gateway_info)."""
+    return sum(one["up"] and not one["drained"] for one in instances)
+
+
+def goes(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], whole: bool) -> list[list[str]]:
+    """In which goes the instances of a host are switched, by name.
+
+    One by one where each takes its own place, else all at once, which is an empty list of names.
+    """
+
+    def places(instances: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+        return [(one["name"], one["port"], one["gpus"]) for one in instances]
+
+    if whole or len(new) < 2 or places(old) != places(new):
+        return [[]]
+    return [[one["name"]] for one in new]
 
 
 @dataclass(frozen=True)
 class Step:
-    """Hosts that are switched together, and how many instances of all serve meanwhile."""
+    """Hosts that are switched together, and how many instances serve meanwhile, of how many."""
 
     hosts: Sequence[str]
     serving: int
+    total: int
 
 
 def batch_sizes(batches: Sequence[Any], total: int) -> list[int]:
@@ -66,40 +99,40 @@ def steps(hosts: Sequence[Host], batches: Sequence[Any], min_capacity: int, othe
     """
     total = sum(host.instances for host in (*hosts, *others))
     serving = sum(host.ready for host in (*hosts, *others))
-    least = math.ceil(total * min_capacity / 100)
     left = [host for host in hosts if host.pending]
-    # Hosts that serve nothing first: they cost no capacity, and give some.
-    left.sort(key=lambda host: host.ready > 0)
+    # Hosts that serve nothing first: they cost no capacity, and give some. But not those that get no request
+    # afterwards either: the first are the canary.
+    left.sort(key=lambda host: (host.withheld > 0, host.ready > 0))
     sizes = batch_sizes(batches, len(left) or 1)
     found: list[Step] = []
     while left:
         size, away = sizes[min(len(found), len(sizes) - 1)], 0
+        least = math.ceil(total * min_capacity / 100)
         chosen: list[Host] = []
-        while left and len(chosen) < size and serving - away - left[0].ready >= (least if left[0].ready else 0):
-            away += left[0].ready
+        while left and len(chosen) < size and serving - away - left[0].away >= (least if left[0].away else 0):
+            away += left[0].away
             chosen.append(left.pop(0))
         if not chosen:
             host = left[0]
             raise RolloutError(
                 f"rollout_min_capacity: {min_capacity} percent of {total} instances is {least}; {serving} serve, and "
-                f"without {host.name} ({host.ready}) it would be {serving - host.ready}. Add hosts, mend those that do "
+                f"without {host.name} ({host.away}) it would be {serving - host.away}. Add hosts, mend those that do "
                 "not serve, or set it lower"
             )
-        found.append(Step([host.name for host in chosen], serving - away))
-        serving += sum(host.instances for host in chosen) - away
+        found.append(Step([host.name for host in chosen], serving - away, total))
+        serving += sum(max(0, host.instances + host.gains - host.withheld) - host.ready for host in chosen)
+        total += sum(host.gains for host in chosen)
     return found
 
 
 def text(
     hosts: Sequence[Host],
     plan: Sequence[Step],
-    seconds: Mapping[str, float],
+    seconds: float,
     bake: float,
     releases: Mapping[str, str],
-    others: Sequence[Host] = (),
 ) -> str:
-    """The plan for a person. ``seconds``: how long each host may take; ``releases``: what is told of each."""
-    total = sum(host.instances for host in (*hosts, *others))
+    """The plan for a person. ``seconds``: how long one go of a host takes; ``releases``: what is told of each."""
     by_name = {host.name: host for host in hosts}
     lines = [f"{sum(len(step.hosts) for step in plan)} of {len(hosts)} hosts are switched, in {len(plan)} steps"]
     changes = Counter((by_name[name].runs, by_name[name].wanted) for step in plan for name in step.hosts)
@@ -112,15 +145,20 @@ def text(
     lines.append("")
     expected = 0.0
     for number, step in enumerate(plan, 1):
-        took = max((seconds.get(name, 0.0) for name in step.hosts), default=0.0) + (bake if number == 1 else 0.0)
+        took = max((by_name[name].goes * seconds for name in step.hosts), default=0.0) + (bake if number == 1 else 0.0)
         expected += took
-        share = 100 * step.serving // total if total else 0
+        share = 100 * step.serving // step.total if step.total else 0
         lines.append(
-            f"  step {number:<3} {', '.join(step.hosts)}: {step.serving} of {total} instances serve ({share} %), "
+            f"  step {number:<3} {', '.join(step.hosts)}: {step.serving} of {step.total} instances serve ({share} %), "
             f"about {minutes(took)}" + (", canary" if number == 1 and bake else "")
         )
     lines.append("")
-    lines.append("  a host has all of its instances out of rotation while it is switched")
+    chosen = [by_name[name] for step in plan for name in step.hosts]
+    lines += [f"  {host.name}: {'; '.join(host.platform)}" for host in chosen if host.platform]
+    if any(host.goes > 1 for host in chosen):
+        lines.append(f"  one instance of a host after the other: {', '.join(h.name for h in chosen if h.goes > 1)}")
+    if any(host.goes == 1 for host in chosen):
+        lines.append(f"  all instances of a host at once: {', '.join(h.name for h in chosen if h.goes == 1)}")
     lines.append(f"  about {minutes(expected)} in all")
     return "\n".join(lines)
 
@@ -128,6 +166,32 @@ def text(
 def minutes(seconds: float) -> str:
     """A time for a person."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def newest_rollout(histories: Iterable[Sequence[Mapping[str, Any]]]) -> str:
+    """The rollout that brought something to a host last, from the hosts' histories; empty where none did.
+
+    Rollouts are named after the moment they began at.
+    """
+    return max(
+        (entry.get("rollout") or "" for history in histories for entry in history if not entry.get("back")), default=""
+    )
+
+
+def back_to(history: Sequence[Mapping[str, Any]], verified: str, rollout: str) -> str:
+    """The release that a host goes back to (module host_release_info); empty where it has none.
+
+    It is the one from before the ``rollout``; of a host that the rollout did not reach, or that has gone back already,
+    it is the one that it runs, so that what was interrupted can be done again. Without a rollout it is the one before.
+    """
+    last = history[-1] if history else {}
+    if last.get("release") == verified and (last.get("back") or (last.get("rollout") or "") != rollout):
+        return verified
+    for entry in reversed(history):
+        brought = bool(rollout) and entry.get("rollout") == rollout
+        if entry["kept"] and entry["release"] != verified and not brought:
+            return str(entry["release"])
+    return ""
 
 
 def canary_problems(

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Callable, Literal
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.plan import natural, shorten
-from ansible_collections.trtllm.fleet.plugins.module_utils.rollout import together
+from ansible_collections.trtllm.fleet.plugins.module_utils.rollout import in_rotation, together
 
 Verdict = Literal["ok", "drained", "degraded", "down", "unreachable", "nothing"]
 Tree = Mapping[str, Any]
@@ -25,6 +25,8 @@ RELEASE = ("recipe", "model", "revision", "image", "digest", "overrides")
 RUNS = ("active", "unknown")
 # A restart is told for so many seconds. Later it is a number among others.
 RECENT = 900
+# What a watch had to do is told for so many.
+HEALED = 86400
 # Of a fleet with more hosts than that, the text names those that are ok without a row for each.
 ROWS = 30
 WIDTH = 120
@@ -145,7 +147,7 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
         and (not model or model in one["models"])
     )
     expected = [name for name, gateway in gateways.items() if _for_model(gateway, model)]
-    everywhere = 0 < len(rotation) >= len(expected) and all(at["up"] and not at["drained"] for at in rotation)
+    everywhere = 0 < len(rotation) >= len(expected) and in_rotation(rotation) == len(rotation)
     return {
         "name": one["name"],
         "port": one.get("port"),
@@ -153,10 +155,13 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
         "image": one.get("image"),
         "active": unit.get("active"),
         "sub": unit.get("sub"),
+        "given_up": unit.get("given_up"),
+        "last_words": unit.get("last_words"),
         "restarts": unit.get("restarts", 0),
         "since": unit.get("since"),
         "healthy": one.get("healthy"),
         "answer": one.get("answer"),
+        "healed": one.get("healed"),
         "models": one.get("models", []),
         "serves": serves,
         "rotation": rotation,
@@ -192,15 +197,27 @@ def _reasons(name: str, answer: Tree, instances: Sequence[Tree], gateways: Mappi
 def _instance_reasons(one: Tree, now: str, model: str | None) -> Iterator[str]:
     seconds = _seconds(one["since"], now)
     since = "" if seconds is None else f" for {age(seconds)}"
-    if one["active"] not in RUNS:
+    if one["given_up"]:
+        yield f"{one['name']} ended as often as its start limit allows, and systemd has given it up{since}."
+    elif one["active"] not in RUNS:
         yield f"{one['name']} does not run: its unit is {one['active'] or 'gone'}{since}."
     elif not one["healthy"]:
         yield f"{one['name']} runs{since} and does not serve: {one['answer']}."
     elif model and model not in one["models"]:
         yield f"{one['name']} serves {', '.join(one['models']) or 'no model'} and not {model}."
-    if one["restarts"] and seconds is not None and seconds < RECENT:
-        times = "once" if one["restarts"] == 1 else f"{one['restarts']} times"
-        yield f"{one['name']} was restarted {times} by systemd, the last time {age(seconds)} ago."
+    if one["last_words"]:
+        yield f"The last that {one['name']} said: {one['last_words'].rstrip('.')}."
+    healed = one["healed"]
+    ago = _seconds(healed["at"], now) if healed else None
+    if healed and ago is not None and ago < HEALED:
+        times = _times(healed["times"])
+        yield f"{one['name']} was killed {times} for not answering, the last time {age(ago)} ago: {healed['reason']}."
+    if one["restarts"] and not one["given_up"] and seconds is not None and seconds < RECENT:
+        yield f"{one['name']} was restarted {_times(one['restarts'])} by systemd, the last time {age(seconds)} ago."
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _rotation_reasons(
@@ -268,7 +285,7 @@ def _gateway(name: str, answer: Tree, inventory: Sequence[str]) -> dict[str, Any
         "model": answer.get("model", ""),
         "hosts": len(hosts),
         "instances": len(instances),
-        "in_rotation": sum(one["up"] and not one["drained"] for one in instances),
+        "in_rotation": in_rotation(instances),
         "drained": sum(one["drained"] for one in instances),
         "in_flight": sum(one["in_flight"] for one in instances),
         "traffic": traffic,

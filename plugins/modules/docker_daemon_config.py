@@ -14,7 +14,9 @@ description:
     others have put there.
   - Remembers in O(state_file) what each owner asks for and which part of the file came from that. What an owner no
     longer asks for is removed, unless its value was changed by somebody else since. A setting that was there before is
-    never removed. A single value of others that was overridden is not restored later; it is in RV(backup_file).
+    never removed, and a single value of others that was overridden comes back.
+  - When no owner asks for anything any more the file is as others had left it, or gone if there was none, and so is
+    O(state_file).
   - Mappings are merged. Lists become a union and keep their order, so that nobody's registry or address pool is lost.
     A single value replaces the one in the file; two owners have to agree on it.
   - Refuses to write what Docker would not start with, and says so. The file on disk is not valid JSON, a key is also a
@@ -81,11 +83,6 @@ validated:
   returned: success
   type: bool
   sample: true
-backup_file:
-  description: Copy of the file as others had left it, made the first time this module changes it.
-  returned: when one was made
-  type: str
-  sample: /etc/docker/daemon.json.4242.2026-11-20@21:12:00~
 """
 
 import json
@@ -107,29 +104,28 @@ def main() -> None:
         supports_check_mode=True,
     )
     name, config, path, state_file = (module.params[key] for key in ("name", "config", "path", "state_file"))
-    extra: dict[str, str] = {}
     try:
         text, record = docker_daemon.read_text(path), docker_daemon.read_text(state_file)
         plan = docker_daemon.make_plan(text, record, name, config, (path, state_file))
         flags, files = docker_daemon.unit_flags(module.get_bin_path("systemctl"), run)
         docker_daemon.refuse_conflicts(plan, path, flags, files)
         validated = docker_daemon.validate(module.get_bin_path("dockerd"), plan.config, name, path, run)
+        record = json.dumps(plan.record, indent=2) + "\n" if plan.record else None
         if not module.check_mode:
-            if plan.config_changed and text and record is None:
-                extra["backup_file"] = module.backup_local(path)
-            # The record comes first: a run cut short between the two forgets nothing that it set.
-            if plan.record_changed:
-                docker_daemon.write_atomically(state_file, json.dumps(plan.record, indent=2) + "\n")
-            if plan.config_changed:
-                docker_daemon.write_atomically(path, plan.after)
+            # A run cut short between the two forgets nothing that it set.
+            if plan.record_changed and record:
+                docker_daemon.put(state_file, record)
+            if plan.after != plan.before:
+                docker_daemon.put(path, plan.after)
+            if plan.record_changed and not record:
+                docker_daemon.put(state_file, None)
     except (docker_daemon.DaemonConfigError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(
         changed=plan.config_changed,
         config=plan.config,
         validated=validated,
-        diff={"before_header": path, "after_header": path, "before": plan.before, "after": plan.after},
-        **extra,
+        diff={"before_header": path, "after_header": path, "before": plan.before or "", "after": plan.after or ""},
     )
 
 

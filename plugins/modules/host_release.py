@@ -37,7 +37,8 @@ options:
       - V(staged) writes the release that O(files) make, and changes nothing that runs.
       - V(started) has the host run release O(name) and no other. Units that are links into another release are stopped
         and removed. Then those of this one are linked, enabled and started, none waiting for another, and whether they
-        serve is not waited for. Only what is not so yet is done, unless O(restart).
+        serve is not waited for. Only what is not so yet is done, unless O(restart). With O(only) it is some of its
+        units, and all others stay as they are.
       - V(verified) remembers that release O(name) was proven, and removes old releases.
       - V(withdrawn) stops and removes the units of all releases. The releases stay.
     type: str
@@ -60,6 +61,11 @@ options:
     type: list
     elements: str
     default: []
+  only:
+    description: With V(started), the units to start, of those of the release; none means all of them.
+    type: list
+    elements: str
+    default: []
   restart:
     description: With V(started), start units afresh that run already.
     type: bool
@@ -68,6 +74,10 @@ options:
     description: With V(verified), whether the host has gone back to it, for C(ROOT/history.json).
     type: bool
     default: false
+  rollout:
+    description: With V(verified), the name of the rollout that brought it, for C(ROOT/history.json).
+    type: str
+    default: ''
   keep:
     description:
       - With V(verified), how many releases to keep. Those go first that were written or proven longest ago.
@@ -142,6 +152,11 @@ restart:
   returned: for V(staged)
   type: bool
   sample: true
+intact:
+  description: Whether all files of the release that something runs from were as they are to be.
+  returned: for V(staged)
+  type: bool
+  sample: true
 description:
   description: What C(release.json) says. V(null) in check mode for a release that is not there.
   returned: for V(started)
@@ -184,13 +199,17 @@ def apply(releases: HostReleases, given: dict[str, Any]) -> dict[str, Any]:
             replaces=releases.described(previous),
             secrets_changed=bool(previous) and not releases.has_secrets(previous, given["secrets"] or {}),
             switching=releases.verified() != staged.name,
+            intact=staged.intact,
             restart=serving != staged.name or not staged.intact,
         )
     if state == "verified":
-        changed, removed = releases.remember(name, given["keep"], given["back"])
+        changed, removed = releases.remember(name, given["keep"], given["back"], given["rollout"])
         return dict(changed=changed, path=str(releases.path(name)), removed=removed)
     before = releases.serving()
-    plan = releases.withdraw() if state == "withdrawn" else releases.start(name, given["restart"], given["units"])
+    if state == "withdrawn":
+        plan = releases.withdraw()
+    else:
+        plan = releases.start(name, given["restart"], given["units"], given["only"])
     result = dict(changed=plan.changed, removed=plan.remove, started=plan.start, diff=[{"prepared": plan.steps()}])
     if state == "started":
         return dict(result, path=str(releases.path(name)), description=releases.description(name))
@@ -206,8 +225,10 @@ def main() -> None:
             secrets=dict(type="dict", no_log=True),
             name=dict(type="str"),
             units=dict(type="list", elements="str", default=[]),
+            only=dict(type="list", elements="str", default=[]),
             restart=dict(type="bool", default=False),
             back=dict(type="bool", default=False),
+            rollout=dict(type="str", default=""),
             keep=dict(type="int", default=5),
         ),
         required_if=[("state", "staged", ["files"]), ("state", "started", ["name"]), ("state", "verified", ["name"])],

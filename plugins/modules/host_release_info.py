@@ -30,9 +30,8 @@ options:
     default: /etc/trtllm-fleet
   target:
     description:
-      - Tell RV(target), a release to go back to. V(previous) is the one that was proven before, but a host that has
-        just gone back stays. Anything else is a name.
-      - Fails where there is none, or it is no longer kept.
+      - Name of a release to tell of in RV(target).
+      - Fails where it was not proven on the host, or is no longer kept.
     type: str
     default: ''
 seealso:
@@ -110,12 +109,16 @@ history:
       description: Whether the host has gone back to it.
       type: bool
       sample: false
+    rollout:
+      description: The rollout that brought it; empty where it was none.
+      type: str
+      sample: "2026-11-23T01:47:29Z"
     kept:
       description: Whether the release is still on the host.
       type: bool
       sample: true
 target:
-  description: The release to go back to, C(name), and what it serves, C(description).
+  description: The release named in O(target), C(name), and what it serves, C(description).
   returned: with O(target)
   type: dict
   sample: {name: 89e6c98d9288, description: {model: openai/gpt-oss-120b}}
@@ -164,7 +167,7 @@ def main() -> None:
     try:
         survey = releases.survey(BOOTED.is_dir())
         if asked:
-            survey["target"] = releases.target("" if asked == "previous" else asked)
+            survey["target"] = releases.target(asked)
     except (ReleaseError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, **survey)

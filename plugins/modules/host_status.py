@@ -94,6 +94,14 @@ units:
       description: Its C(SubState) in systemd's words.
       type: str
       sample: running
+    given_up:
+      description: Whether it failed and systemd does not start it any more, as it was started too often.
+      type: bool
+      sample: false
+    last_words:
+      description: Of a failed unit, the last error in its journal, else the last line there.
+      type: str
+      sample: null
     restarts:
       description: How often systemd restarted it by itself.
       type: int
@@ -138,6 +146,15 @@ instances:
       type: list
       elements: str
       sample: [gpt-oss-120b]
+    healed:
+      description:
+        - How often its watch killed its container since the host booted, because it no longer answered, when it did so
+          last (C(at)), and why. V(null) if it never did.
+      type: dict
+      sample:
+        times: 1
+        at: "2026-11-22T20:10:41+00:00"
+        reason: POST /v1/chat/completions was not answered within 600 s
     connections:
       description: Established connections on its port. Behind the gateway each is a request.
       type: int
@@ -184,11 +201,11 @@ missing:
   sample: []
 drift:
   description:
-    - What is no longer as a run left it, or as the driver's packages are. C(about) is a file, a unit, an instance or
-      C(driver).
+    - What is no longer as a run left it, or as the driver's packages are. C(about) is a file, a unit, an instance,
+      C(docker) or C(driver).
     - Of files, those that were changed since they were written; of units, links that lead elsewhere, and what is
-      masked, not enabled, changed by a drop-in or not loaded; of instances, containers of another image; of the driver,
-      a kernel module of another version.
+      masked, not enabled, changed by a drop-in or not loaded; of instances, containers of another image; of Docker,
+      keys of C(daemon.json) that were changed; of the driver, a kernel module of another version.
   returned: success
   type: list
   elements: dict

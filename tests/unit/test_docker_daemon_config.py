@@ -265,7 +265,6 @@ def test_untouched_host(host: Host) -> None:
     assert result["config"] == CDI == host.content()
     assert result["diff"]["before"] == ""
     assert result["diff"]["after"] == host.file.read_text()
-    assert "backup_file" not in result
     assert host.judged == [CDI]
     assert host.file.stat().st_mode & 0o777 == 0o644
     before = host.files()
@@ -304,6 +303,24 @@ def test_what_was_there_before_is_no_change_and_stays(host: Host) -> None:
     assert host.content() == CDI
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param({}, [], id="as it was asked for"),
+        pytest.param({"mtu": 1}, [], id="something of others"),
+        pytest.param({"features": {"cdi": False}}, ["features"], id="a value"),
+        pytest.param({"dns": []}, ["dns"], id="an item of a list"),
+        pytest.param({"dns": ["b", "a"]}, [], id="one more item"),
+    ],
+)
+def test_what_was_changed_by_hand_since(change: dict[str, Any], expected: list[str]) -> None:
+    paths = ("daemon.json", "state")
+    plan = docker_daemon.make_plan('{"mtu": 9}', None, "x", {**CDI, "dns": ["a"]}, paths)
+    edited = json.dumps({**plan.config, **change})
+    assert docker_daemon.changed_keys(edited, json.dumps(plan.record), paths) == expected
+    assert docker_daemon.changed_keys(edited, None, paths) == []
+
+
 def test_another_owner_is_in_the_way(host: Host) -> None:
     host.apply("engine", {"mtu": 1400})
     before = host.files()
@@ -312,11 +329,35 @@ def test_another_owner_is_in_the_way(host: Host) -> None:
     assert host.files() == before
 
 
-def test_backup_of_what_others_had(host: Host) -> None:
-    host.write('{"mtu": 1400}')
-    backup = host.apply("site", {"mtu": 9000})["backup_file"]
-    assert Path(backup).read_text() == '{"mtu": 1400}'
-    assert "backup_file" not in host.apply("site", {"mtu": 1500}), "only the first time"
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"mtu":1400,\t"dns":["a"],"log-opts":{"max-size":"1m","x":1},"features":{"buildkit":true},"labels":"x"}',
+        "{}",
+        "",
+        None,
+    ],
+)
+def test_file_is_as_others_left_it_when_all_is_taken_back(host: Host, text: str | None) -> None:
+    if text is not None:
+        host.write(text)
+    host.apply("cdi", CDI)
+    host.apply("site", {"mtu": 9000, "dns": ["b"], "log-opts": {"max-size": "1g"}, "labels": {"a": 1}})
+    assert host.apply("site", {"mtu": 1500})["changed"]
+    assert host.apply("site", {})["changed"]
+    host.apply("cdi", {})
+    assert (host.file.read_text() if host.file.exists() else None) == text
+    assert not host.record.exists()
+    assert not host.apply("cdi", {})["changed"]
+
+
+def test_what_others_changed_since_stays_when_all_is_taken_back(host: Host) -> None:
+    host.write('{"mtu": 1400, "icc": true}')
+    host.apply("site", {"mtu": 9000, "icc": False})
+    host.write('{"mtu": 1300, "icc": false, "debug": true}')
+    host.apply("site", {})
+    assert host.content() == {"mtu": 1300, "icc": True, "debug": True}
+    assert not host.record.exists()
 
 
 def test_mode_and_link_stay(host: Host) -> None:

@@ -319,6 +319,7 @@ def test_from_one_instance_to_two_and_back(host: Host) -> None:
         "stop a-0.service",
         "enable a-0.service a-1.service",
         "daemon-reload",
+        "reset-failed a-0.service a-1.service",
         "start a-0.service a-1.service",
     ]
     host.systemctl.calls.clear()
@@ -328,7 +329,7 @@ def test_from_one_instance_to_two_and_back(host: Host) -> None:
         "stop a-0.service a-1.service",
         "enable a-0.service",
         "daemon-reload",
-        "reset-failed a-1.service",
+        "reset-failed a-0.service a-1.service",
         "start a-0.service",
     ]
     assert host.links() == {"a-0.service": f"{host.root}/releases/{one}/a-0.service"}
@@ -368,7 +369,21 @@ def test_only_the_unit_that_drifted_is_started_afresh(host: Host) -> None:
     (host.units / "a-1.service").write_text("edited")
     host.systemctl.calls.clear()
     host.releases().start(name, restart=False)
-    assert host.systemctl.calls == ["stop a-1.service", "enable a-1.service", "daemon-reload", "start a-1.service"]
+    assert host.systemctl.calls == [
+        "stop a-1.service",
+        "enable a-1.service",
+        "daemon-reload",
+        "reset-failed a-1.service",
+        "start a-1.service",
+    ]
+
+
+def test_a_unit_that_systemd_gave_up_is_started_again(host: Host) -> None:
+    name = host.run(TWO)
+    host.systemctl.active["a-1.service"] = "failed"
+    host.systemctl.calls.clear()
+    host.releases().start(name, restart=False)
+    assert host.systemctl.calls == ["daemon-reload", "reset-failed a-1.service", "start a-1.service"]
 
 
 def test_dry_run_changes_nothing_and_says_all(host: Host) -> None:
@@ -557,6 +572,29 @@ def module(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     return run
 
 
+def test_one_unit_after_the_other(host: Host) -> None:
+    files = {**TWO, "a-0.service": "run this\n"}
+    one = host.run({**TWO})
+    two = host.releases().stage(files).name
+    done = host.releases().start(two, restart=False, only=["a-1.service"])
+    assert (done.stop, done.remove, done.link, done.start) == (("a-1.service",), (), ("a-1.service",), ("a-1.service",))
+    assert {unit: Path(link).parent.name for unit, link in host.links().items()} == {
+        "a-0.service": one,
+        "a-1.service": two,
+    }
+    assert host.releases().start(two, restart=False, only=["a-1.service"]).changed is False
+    assert host.releases().start(two, restart=False).start == ("a-0.service",)
+    with pytest.raises(ReleaseError, match=r"has no b\.service; it has a-0\.service, a-1\.service"):
+        host.releases().start(two, restart=False, only=["b.service"])
+
+
+def test_module_tells_the_history_which_rollout_it_was(module: Module, host: Host) -> None:
+    name = module(state="staged", files=ONE)["name"]
+    module(state="started", name=name, only=["a-0.service"])
+    module(state="verified", name=name, rollout="2026-11-23T01:47:29Z")
+    assert host.releases().history()[-1]["rollout"] == "2026-11-23T01:47:29Z"
+
+
 def test_whether_secrets_are_others_than_before(module: Module) -> None:
     def changed(**given: Any) -> bool:
         return bool(module(state="staged", **given)["secrets_changed"])
@@ -688,6 +726,7 @@ def test_history_tells_what_was_proven_when(host: Host) -> None:
         "digest": "sha256:e3",
         "overrides": {"max_batch_size": 7},
         "back": False,
+        "rollout": "",
         "kept": True,
     }
     age = datetime.now(UTC) - datetime.fromisoformat(history[0]["verified_at"])
@@ -719,24 +758,16 @@ def test_broken_history_is_named(host: Host) -> None:
         host.releases().history()
 
 
-def test_target_is_the_release_before_or_one_by_name(host: Host) -> None:
-    with pytest.raises(ReleaseError, match="no way back"):
-        host.releases().target("")
+def test_target_is_a_proven_release_that_is_kept(host: Host) -> None:
+    with pytest.raises(ReleaseError, match="there is none"):
+        host.releases().target("a")
     one, two = host.run(ONE), host.run(TWO)
-    assert host.releases().target("") == {"name": one, "description": {"model": "m"}}
+    assert host.releases().target(one) == {"name": one, "description": {"model": "m"}}
     assert host.releases().target(two)["name"] == two
-    # Who goes back twice, as after an interruption, does not go forward.
-    host.releases().start(one, restart=False)
-    host.releases().remember(one, 5, back=True)
-    assert host.releases().target("")["name"] == one
-    host.run(TWO)
-    assert host.releases().target("")["name"] == one
     staged = host.releases().stage({**ONE, "engine.yaml": "never proven"}).name
     with pytest.raises(ReleaseError, match=f"{staged} was not proven here"):
         host.releases().target(staged)
     shutil.rmtree(host.releases().path(one))
-    with pytest.raises(ReleaseError, match="no way back"):
-        host.releases().target("")
     with pytest.raises(ReleaseError, match=f"no longer kept; there is {two}"):
         host.releases().target(one)
 

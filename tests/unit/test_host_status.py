@@ -29,7 +29,9 @@ RUNS = {
     "LoadState": "loaded",
     "ActiveState": "active",
     "SubState": "running",
+    "ExecMainPID": "4711",
     "NRestarts": "0",
+    "StartLimitBurst": "5",
     "StateChangeTimestampMonotonic": "60000000",
     "UnitFileState": "enabled",
     "DropInPaths": "",
@@ -94,6 +96,7 @@ class Machine:
         self.broken: dict[str, CommandResult | OSError] = {}
         self.calls: list[str] = []
         self.booted = True
+        self.journal = ""
 
     def serve(self) -> str:
         """Have a verified release on the host; its name."""
@@ -131,6 +134,9 @@ class Machine:
         if argv[0] == "systemctl":
             units = argv[argv.index("--") + 1 :]
             return CommandResult(0, "\n".join("".join(f"{k}={v}\n" for k, v in self.unit.items()) for unit in units))
+        if argv[0] == "journalctl":
+            assert list(argv[-2:]) == [f"_SYSTEMD_UNIT={UNIT}", "_PID=4711"]
+            return CommandResult(0, self.journal)
         if argv[:2] == ("docker", "container"):
             names = [name for name in argv[4:] if name in self.containers]
             rows = [
@@ -154,6 +160,8 @@ class Machine:
             self.root / "no bus",
             self.module_file,
             self.net,
+            (self.root / "daemon.json", self.root / "daemon.json.state"),
+            self.root / "healed",
             clock=lambda: 1_000_000.0,
             monotonic=lambda: 100.0,
         ).look()
@@ -194,6 +202,8 @@ def test_a_host_that_serves(machine: Machine) -> None:
                 "release": name,
                 "active": "active",
                 "sub": "running",
+                "given_up": False,
+                "last_words": None,
                 "restarts": 0,
                 "since": "1970-01-12T13:46:00+00:00",
             }
@@ -207,6 +217,7 @@ def test_a_host_that_serves(machine: Machine) -> None:
                 "healthy": True,
                 "answer": "HTTP 200",
                 "models": ["gpt-oss-120b"],
+                "healed": None,
                 "connections": 2,
                 "image": f"{IMAGE}@{DIGEST}",
             }
@@ -282,6 +293,18 @@ def test_links_that_lead_elsewhere(machine: Machine) -> None:
     (machine.units / UNIT).unlink()
     (machine.units / UNIT).symlink_to(machine.root / "releases/0123456789ab" / UNIT)
     assert machine.drift() == {UNIT: f"{UNIT} is a link into release 0123456789ab, which is not the verified one"}
+
+
+def test_docker_that_was_told_otherwise(machine: Machine) -> None:
+    machine.serve()
+    file, record = machine.root / "daemon.json", machine.root / "daemon.json.state"
+    record.write_text('{"fragments": {"toolkit": {"features": {"cdi": true}}}, "ours": {"features": {"cdi": true}}}')
+    file.write_text('{"features": {"cdi": true}, "mtu": 9}')
+    assert machine.drift() == {}
+    file.write_text('{"mtu": 9}')
+    assert machine.drift() == {"docker": f"{file} is not as it was asked for: features"}
+    file.write_text("{")
+    assert "is not valid JSON" in machine.drift()["docker"]
 
 
 def test_containers_of_another_image(machine: Machine) -> None:
@@ -377,3 +400,51 @@ def test_module(
     failed = json.loads(capsys.readouterr().out)
     assert failed["failed"]
     assert "history.json cannot be read" in failed["msg"]
+
+
+# --- healing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("journal", "words"),
+    [
+        ("loading\nRuntimeError: no memory\n\nTrace ends\n", "RuntimeError: no memory"),
+        ("loading\n  killed \n", "killed"),
+        ("Error: " + "x" * 1000, "Error: " + "x" * 293),
+        ("", None),
+    ],
+)
+def test_a_failed_unit_has_last_words(machine: Machine, journal: str, words: str | None) -> None:
+    machine.serve()
+    machine.unit.update(ActiveState="failed", SubState="failed")
+    machine.journal = journal
+    (unit,) = machine.look()["units"]
+    assert (unit["active"], unit["last_words"]) == ("failed", words)
+
+
+@pytest.mark.parametrize(
+    ("active", "restarts", "limit", "given_up"),
+    [("failed", 5, 5, True), ("failed", 4, 5, False), ("failed", 4, 0, False), ("activating", 9, 5, False)],
+)
+def test_a_unit_that_was_started_too_often(
+    machine: Machine, active: str, restarts: int, limit: int, given_up: bool
+) -> None:
+    machine.serve()
+    machine.unit.update(ActiveState=active, NRestarts=str(restarts), StartLimitBurst=str(limit))
+    (unit,) = machine.look()["units"]
+    assert unit["given_up"] is given_up
+
+
+def test_what_a_watch_noted_is_told(machine: Machine) -> None:
+    machine.serve()
+    noted = {"times": 2, "at": "1970-01-12T13:00:00+00:00", "reason": "POST /x was not answered within 600 s"}
+    path = machine.root / "healed" / f"{UNIT}.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(noted))
+    found = machine.look()
+    assert (found["instances"][0]["healed"], found["problems"]) == (noted, [])
+    path.write_text('{"times": 2')
+    found = machine.look()
+    assert found["instances"][0]["healed"] is None
+    (problem,) = found["problems"]
+    assert str(path) in problem

@@ -57,6 +57,8 @@ def look(instances: int = 2, **changes: Any) -> dict[str, Any]:
                 "release": RELEASE["name"],
                 "active": "active",
                 "sub": "running",
+                "given_up": False,
+                "last_words": None,
                 "restarts": 0,
                 "since": "2026-11-22T22:30:00+00:00",
             }
@@ -71,6 +73,7 @@ def look(instances: int = 2, **changes: Any) -> dict[str, Any]:
                 "healthy": True,
                 "answer": "HTTP 200",
                 "models": ["gpt-oss-120b"],
+                "healed": None,
                 "connections": 3,
                 "image": f"nvcr.io/nvidia/tensorrt-llm/release@{DIGEST}",
             }
@@ -194,6 +197,21 @@ def test_without_a_gateway_those_that_serve_are_in_rotation() -> None:
             "serve-0 was restarted 3 times by systemd, the last time 10 min ago.",
         ),
         (broken(look(), restarts=3, since="2026-11-22T22:00:00+00:00"), "ok", ""),
+        (
+            broken(look(1), active="failed", given_up=True, restarts=5),
+            "down",
+            "serve-0 ended as often as its start limit allows, and systemd has given it up for 10 min.",
+        ),
+        (
+            broken(look(), healed={"times": 1, "at": "2026-11-22T20:10:00+00:00", "reason": "POST /x: HTTP 500"}),
+            "degraded",
+            "serve-0 was killed once for not answering, the last time 2 h ago: POST /x: HTTP 500.",
+        ),
+        (
+            broken(look(), healed={"times": 1, "at": "2026-11-21T20:10:00+00:00", "reason": "POST /x: HTTP 500"}),
+            "ok",
+            "",
+        ),
         (look(missing=["0000:00:09.0"]), "degraded", "These GPUs do not work: 0000:00:09.0."),
         (look(fabric="In Progress"), "degraded", "The NVLink fabric is not ready: In Progress."),
         (

@@ -30,6 +30,16 @@ def test_capabilities_are_added(limits: dict[str, Any]) -> None:
     assert values(unit.split(), "--cap-add") == (limits.get("cap_add") or [])
 
 
+def test_starts_that_hang_for_as_long_as_they_may_are_counted_as_well() -> None:
+    (unit,) = deployed({**RECIPE, "limits": {"ipc": None, "shm_size": None, "ulimits": {}}})[1]
+    said = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line and line[0].isalpha())
+    watch = said["ExecStartPost"].split()
+    names = ["trtllm-serve-0.service", "trtllm-serve-0", "http://127.0.0.1:8000", "gpt-oss-120b"]
+    assert watch[:-2] == ["-/usr/bin/python3", "@release@/watch.py", *names]
+    a_start = sum(float(seconds) for seconds in (*watch[-2:], said["RestartSec"]))
+    assert float(said["StartLimitIntervalSec"]) > int(said["StartLimitBurst"]) * a_start
+
+
 def ran(folder: Path, role: str, entry: str, name: str) -> tuple[int, str]:
     """Exit status and output of a play on this machine that runs a role, and shows the preflight's problems."""
     weights = {"path": "/nowhere", "vocabulary_dir": "/nowhere"}
