@@ -203,6 +203,11 @@ network:
   returned: except for V(absent)
   type: bool
   sample: false
+shared:
+  description: Whether other hosts may serve from it, as it is on a network file system, or one that is read-only here.
+  returned: for V(absent)
+  type: bool
+  sample: false
 """
 
 import os
@@ -224,11 +229,16 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.staging impor
 def apply(path: Path, given: dict[str, Any], dry: bool) -> dict[str, Any]:
     """Reach the state asked for; the answer is the module's result. Raises SnapshotError and OSError."""
     if given["state"] == "absent":
-        if not path.exists():
-            return dict(changed=False, path=str(path), removed=[])
-        if not remove(path, dry):
+        there, place = path.exists(), file_system(path)
+        if there and not remove(path, dry):
             raise SnapshotError(f"{path} is not removed: another process writes it.")
-        return dict(changed=True, path=str(path), removed=[str(path)], diff=dict(prepared=f"remove {path}\n"))
+        return dict(
+            changed=there,
+            path=str(path),
+            removed=[str(path)] if there else [],
+            shared=place.network or place.read_only,
+            diff=dict(prepared=f"remove {path}\n" if there else ""),
+        )
     manifest = Manifest.parse(given["manifest"]) if given["manifest"] else read_manifest(path)
     full = given["verify"] == "full"
     if given["state"] == "staged":

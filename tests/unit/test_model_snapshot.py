@@ -708,6 +708,16 @@ def test_a_snapshot_is_removed_with_its_empty_parent(host: Host) -> None:
     assert host.repository.parent.exists()
 
 
+@pytest.mark.parametrize(
+    ("kind", "read_only", "shared"), [("ext4", False, False), ("nfs4", False, True), ("ext4", True, True)]
+)
+def test_who_removes_is_told_whether_others_may_serve(
+    host: Host, monkeypatch: pytest.MonkeyPatch, kind: str, read_only: bool, shared: bool
+) -> None:
+    monkeypatch.setattr(model_snapshot, "file_system", lambda _path: FileSystem("/srv", kind, read_only, 0))
+    assert host.run("absent")["shared"] is shared
+
+
 def test_a_removal_that_broke_off_is_done_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.has()
     with monkeypatch.context() as broken:
