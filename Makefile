@@ -57,7 +57,11 @@ molecule: $(venv) ## The Molecule scenarios on lab hosts, one after the other (S
 
 .PHONY: faults
 faults: $(venv) ## Dry run, faults, recovery and secrets on lab hosts (slow)
-	pytest -vv tests/integration
+	pytest -vv tests/integration --ignore tests/integration/test_26_rollout_faults.py
+
+.PHONY: faults-rollout
+faults-rollout: $(venv) ## Every fault at every moment of a rollout, into docs/rollout-faults.md (two hours)
+	FAULTS_DOCUMENT=docs/rollout-faults.md pytest -vv tests/integration/test_26_rollout_faults.py
 
 .PHONY: bench-recipes
 bench-recipes: $(venv) ## CPU time of the controller for the recipes of a fleet (HOSTS=1000)
@@ -72,8 +76,16 @@ bench-weights: $(venv) ## A model on 1, 2, 4, 8 hosts: from the hub, with rsync,
 	PYTHONPATH=collections python -m tools.bench weights --repeat $(or $(REPEAT),1)
 
 .PHONY: bench-gateway
-bench-gateway: $(venv) ## What a gateway adds to a request, on a lab that stands (REQUESTS=1000)
-	PYTHONPATH=collections python -m tools.bench gateway --requests $(or $(REQUESTS),1000)
+bench-gateway: $(venv) ## What a gateway adds to a request and carries, on a lab that stands (REQUESTS=1000 STREAMS=2000)
+	PYTHONPATH=collections python -m tools.bench gateway --requests $(or $(REQUESTS),1000) --streams $(or $(STREAMS),2000)
+
+.PHONY: bench-affinity
+bench-affinity: $(venv) ## What prompts that are cached where they come to are worth, on a lab that stands (USERS=8)
+	PYTHONPATH=collections python -m tools.bench affinity --users $(or $(USERS),8)
+
+.PHONY: bench-fleet
+bench-fleet: $(venv) ## status.yml and a site.yml without changes, beside bare SSH, on a lab that stands (REPEAT=3)
+	PYTHONPATH=collections python -m tools.bench fleet --repeat $(or $(REPEAT),3)
 
 .PHONY: docs
 docs: $(venv) ## Write the documents that are generated from specs and data

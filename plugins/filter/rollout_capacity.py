@@ -6,20 +6,19 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: rollout_capacity
-short_description: How much of a fleet serves without some of its hosts
+short_description: How much of a fleet serves without some of its instances
 version_added: 0.1.0
 description:
-  - Says which percentage of the instances behind a gateway is in rotation and up, on other hosts than those named.
-  - A host that serves nothing now takes nothing away, so a batch that only adds is told as V(100).
+  - Says which percentage of the instances behind a gateway is in rotation and up when some do not serve.
+  - A host that serves nothing now takes nothing away, so where nothing is taken away it is told as V(100).
 options:
   _input:
     description: What M(trtllm.fleet.gateway_info) told.
     type: dict
     required: true
-  hosts:
-    description: The hosts to do without.
-    type: list
-    elements: str
+  away:
+    description: By host, how many of its instances to do without, or all it has where that is fewer.
+    type: dict
     required: true
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
@@ -28,7 +27,7 @@ author:
 EXAMPLES = r"""
 - name: Refuse to go below half
   ansible.builtin.assert:
-    that: gateway | trtllm.fleet.rollout_capacity(ansible_play_batch) >= 50
+    that: "gateway | trtllm.fleet.rollout_capacity({'gpu1': 1}) >= 50"
 """
 
 RETURN = r"""
@@ -38,20 +37,18 @@ _value:
   sample: 83.3
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.rollout import in_rotation
 
-def rollout_capacity(gateway: Mapping[str, Any], hosts: Sequence[str]) -> float:
-    """The share of all instances that serves without some hosts, in percent."""
-    serving = {
-        name: sum(one["up"] and not one["drained"] for one in instances.values())
-        for name, instances in gateway["hosts"].items()
-    }
-    if not sum(serving.get(name, 0) for name in hosts):
-        return 100.0
+
+def rollout_capacity(gateway: Mapping[str, Any], away: Mapping[str, int]) -> float:
+    """The share of all instances that serves without some, in percent."""
+    serving = {name: in_rotation(instances.values()) for name, instances in gateway["hosts"].items()}
+    taken = sum(min(number, serving.get(name, 0)) for name, number in away.items())
     total = sum(map(len, gateway["hosts"].values()))
-    return 100 * sum(number for name, number in serving.items() if name not in hosts) / total
+    return 100 * (sum(serving.values()) - taken) / total if taken else 100.0
 
 
 class FilterModule:

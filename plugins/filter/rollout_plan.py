@@ -11,7 +11,9 @@ version_added: 0.1.0
 description:
   - Decides which hosts are switched together, so that never less than a share of the instances of all serves, and says
     it for a person.
-  - A host is switched where it does not run what it is to run, or is not in rotation at every gateway.
+  - A host is switched where it does not run what it is to run, where something below that is to be changed, or where it
+    is not in rotation at every gateway although no operator drained it.
+  - Its instances are switched one after the other where each is in the place of one that is there, else all at once.
 options:
   _input:
     description: Names of the hosts of the play.
@@ -37,7 +39,7 @@ options:
     type: int
     required: true
   seconds:
-    description: How long one host is expected to take.
+    description: How long one instance is expected to take.
     type: float
     required: true
   bake:
@@ -68,6 +70,14 @@ _value:
       description: The hosts that are switched, in their order.
       type: list
       elements: str
+    goes:
+      description: For each host, the instances of each go by name. An empty list is all of them at once.
+      type: dict
+      sample: {gpu1: [[serve-0], [serve-1]], gpu2: [[]]}
+    away:
+      description: For each host, how many of its instances that serve now do not at some moment.
+      type: dict
+      sample: {gpu1: 1, gpu2: 8}
     serving:
       description: Hosts with instances in rotation.
       type: list
@@ -83,7 +93,14 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.rollout import Host, RolloutError, steps, text
+from ansible_collections.trtllm.fleet.plugins.module_utils.rollout import (
+    Host,
+    RolloutError,
+    goes,
+    in_rotation,
+    steps,
+    text,
+)
 
 
 def ready(name: str, runs: Mapping[str, Any], instances: int, gateways: Sequence[Mapping[str, Any]]) -> int:
@@ -92,9 +109,43 @@ def ready(name: str, runs: Mapping[str, Any], instances: int, gateways: Sequence
         units = runs.get("units", [])
         active = [unit for unit in units if unit["active"] == "active" and unit["release"] == runs["verified"]]
         return min(instances, len(active))
-    return min(
-        sum(one["up"] and not one["drained"] for one in gateway["hosts"].get(name, {}).values()) for gateway in gateways
+    return min(in_rotation(gateway["hosts"].get(name, {}).values()) for gateway in gateways)
+
+
+def withheld(name: str, gateways: Sequence[Mapping[str, Any]]) -> int:
+    """How many instances of a host an operator drained, at the gateway with most."""
+    return max(
+        (
+            sum(one["drained_by"] == "operator" for one in gateway["hosts"].get(name, {}).values())
+            for gateway in gateways
+        ),
+        default=0,
     )
+
+
+def host(
+    name: str, variables: Mapping[str, Any], gateways: Sequence[Mapping[str, Any]]
+) -> tuple[Host, list[list[str]]]:
+    """A host, and in which goes its instances are switched."""
+    outlook = variables["trtllm_server_outlook"]
+    runs, wanted, recipe = outlook["runs"], outlook["wanted"], outlook["recipe"]
+    served = (runs["description"] or {}).get("instances", [])
+    platform = [] if outlook["back"] else variables.get("rollout_platform", [])
+    # What runs is something else than what was verified.
+    edited = outlook["restart"] and runs["verified"] == wanted
+    chosen = goes(served, recipe["instances"], whole=edited or bool(platform))
+    return Host(
+        name=name,
+        runs="" if edited else runs["verified"],
+        wanted=wanted,
+        # A host counts for what it serves now, however many instances it is to have.
+        instances=len(served) or len(recipe["instances"]),
+        ready=ready(name, runs, len(served), gateways),
+        withheld=withheld(name, gateways),
+        goes=len(chosen),
+        platform=platform,
+        gains=len(recipe["instances"]) - len(served) if served else 0,
+    ), chosen
 
 
 def rollout_plan(
@@ -107,36 +158,27 @@ def rollout_plan(
     bake: float,
 ) -> dict[str, Any]:
     """The plan of a rollout, as DOCUMENTATION tells."""
-    found, releases = [], {}
-    for name in hosts:
-        outlook = variables[name]["trtllm_server_outlook"]
-        runs, wanted, recipe = outlook["runs"], outlook["wanted"], outlook["recipe"]
-        served = runs["description"] or {}
-        found.append(
-            Host(
-                name=name,
-                # What runs may be something else than what was verified.
-                runs="" if outlook["restart"] and runs["verified"] == wanted else runs["verified"],
-                wanted=wanted,
-                # A host counts for what it serves now, however many instances it is to have.
-                instances=len(served.get("instances", [])) or len(recipe["instances"]),
-                ready=ready(name, runs, len(served.get("instances", [])), gateways),
-            )
-        )
-        releases[wanted] = f"{recipe['name']}, {recipe['image']}"
+    outlooks = {name: variables[name]["trtllm_server_outlook"] for name in hosts}
+    found, releases = {name: host(name, variables[name], gateways) for name in hosts}, {}
+    for outlook in outlooks.values():
+        recipe, served = outlook["recipe"], outlook["runs"]["description"]
+        releases[outlook["wanted"]] = f"{recipe['name']}, {recipe['image']}"
         if served:
-            releases.setdefault(runs["verified"], f"{served['name']}, {served['image']}")
+            releases.setdefault(outlook["runs"]["verified"], f"{served['name']}, {served['image']}")
     # Hosts that the run leaves alone serve, too.
     behind = {name: len(ones) for gateway in gateways for name, ones in gateway["hosts"].items() if name not in hosts}
     others = [Host(name, "", "", number, ready(name, {}, 0, gateways)) for name, number in sorted(behind.items())]
+    ours = [one for one, _chosen in found.values()]
     try:
-        plan = steps(found, batches, min_capacity, others)
+        plan = steps(ours, batches, min_capacity, others)
     except RolloutError as error:
         raise AnsibleFilterError(str(error)) from None
     return {
-        "text": text(found, plan, dict.fromkeys(hosts, seconds), bake, releases, others),
+        "text": text(ours, plan, seconds, bake, releases),
         "order": [name for step in plan for name in step.hosts],
-        "serving": [host.name for host in found if host.ready],
+        "serving": [one.name for one in ours if one.ready],
+        "goes": {name: chosen for name, (_one, chosen) in found.items()},
+        "away": {one.name: one.away for one in ours},
         "steps": [list(step.hosts) for step in plan],
     }
 

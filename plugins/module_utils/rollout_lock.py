@@ -18,12 +18,16 @@ from typing import Callable
 
 @dataclass(frozen=True)
 class Lock:
-    """``owner`` tells one run from all others, ``holder`` tells a person who. Times in seconds since the epoch."""
+    """``owner`` tells one run from all others, ``holder`` tells a person who. Times in seconds since the epoch.
+
+    ``rollout``: the name of what is under way. Who takes over what another did not finish goes on under its name.
+    """
 
     owner: str
     holder: str
     began: float
     expires: float
+    rollout: str
 
 
 class Held(Exception):
@@ -57,20 +61,21 @@ class LockFile:
         if lock is not None and lock.owner not in (owner, instead_of) and lock.expires > self._clock():
             raise Held(lock)
 
-    def hold(self, owner: str, holder: str, seconds: float, instead_of: str = "") -> bool:
+    def hold(self, owner: str, holder: str, seconds: float, instead_of: str = "") -> tuple[bool, str]:
         """Take or renew it for some seconds. Raises Held as ``refuse`` does.
 
-        The answer is whether it was taken; False where ``owner`` held it already.
+        The answer is whether it was taken, False where ``owner`` held it already, and the name of the rollout.
         """
         with self._alone():
             self.refuse(owner, instead_of)
             now, lock = self._clock(), self.read()
             ours = lock is not None and lock.owner == owner
             began = lock.began if lock is not None and ours else now
+            rollout = lock.rollout if lock is not None else time.strftime("%FT%TZ", time.gmtime(now))
             new = self._path.with_name(f".{self._path.name}.new")
-            new.write_text(json.dumps(asdict(Lock(owner, holder, began, now + seconds))) + "\n")
+            new.write_text(json.dumps(asdict(Lock(owner, holder, began, now + seconds, rollout))) + "\n")
             os.replace(new, self._path)
-            return not ours
+            return not ours, rollout
 
     def release(self, owner: str) -> bool:
         """Give it back. The answer is whether ``owner`` held it."""

@@ -67,6 +67,13 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+rollout:
+  description:
+    - The name of the rollout, which is the moment that it began at in UTC.
+    - A lock that was not given back is that of a rollout that was not finished, and who takes it over goes on with it.
+  returned: for V(held), but in check mode
+  type: str
+  sample: "2026-11-23T01:47:29Z"
 owner:
   description: Who holds it, where that is somebody else.
   returned: on failure
@@ -104,7 +111,8 @@ def main() -> None:
         if module.check_mode:
             lock.refuse(given["owner"], instead)
             module.exit_json(changed=False)
-        module.exit_json(changed=lock.hold(given["owner"], given["holder"], given["seconds"], instead))
+        taken, rollout = lock.hold(given["owner"], given["holder"], given["seconds"], instead)
+        module.exit_json(changed=taken, rollout=rollout)
     except Held as error:
         module.fail_json(msg=str(error), owner=error.lock.owner)
     except OSError as error:

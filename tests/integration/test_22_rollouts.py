@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -94,6 +96,132 @@ def test_bad_canary_goes_back(fleet: Fleet, bad: dict[str, Any], cause: str) -> 
     assert fleet.rotation() == fleet.all_instances
 
 
+class Watch:
+    """How many instances the first gateway has drained at a time, at most."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.most = 0
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.look)
+
+    def look(self) -> None:
+        while not self.over.wait(0.5):
+            notes = self.fleet.shell(self.fleet.gateway_names[0], "cat /etc/trtllm-fleet/gateway/hosts/*.json")
+            self.most = max(self.most, notes.count('"drained_by": "rollout"'))
+
+    def __enter__(self) -> Watch:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.over.set()
+        self.thread.join()
+
+
+def test_what_is_below_the_release_is_changed_out_of_rotation(fleet: Fleet) -> None:
+    wanted = TWO if options(fleet) == [4096] * fleet.gpus else ONE
+    docker = {"docker_engine_options": {"max-concurrent-downloads": 4}}
+    refused = fleet.play("site", **wanted, **docker)
+    assert refused.status != 0
+    assert "daemon.json changes (docker_engine_options), and Docker restarts" in refused.output
+    with fleet.load(RATE) as load:
+        run = fleet.play("rollout", **wanted, **docker)
+        assert run.status == 0, run.output
+    assert load.errors() == {}
+    for host in fleet.gpu_names:
+        assert json.loads(fleet.shell(host, "cat /etc/docker/daemon.json"))["max-concurrent-downloads"] == 4
+    assert fleet.rotation() == fleet.all_instances
+    again = fleet.play("rollout", **wanted, **docker)
+    assert f"0 of {fleet.gpus} hosts are switched" in again.output
+
+
+# A newer Docker, for apt: what the distribution has, with another version.
+NEWER = """
+set -e
+rm -rf /srv/newer && mkdir /srv/newer && cd /srv/newer
+rm -f /etc/apt/sources.list.d/newer.list
+apt-get download -q docker.io >&2 && dpkg-deb -R docker.io_*.deb t && rm docker.io_*.deb
+sed -i 's/^Version: .*/&+newer/' t/DEBIAN/control
+dpkg-deb -b t newer.deb >&2 && rm -r t
+{ dpkg-deb -f newer.deb; echo Filename: ./newer.deb; echo Size: $(stat -c %s newer.deb)
+  echo SHA256: $(sha256sum < newer.deb | cut -c 1-64); } > Packages
+echo 'deb [trusted=yes] file:/srv/newer ./' > /etc/apt/sources.list.d/newer.list
+apt-get update -q -o Dir::Etc::SourceList=sources.list.d/newer.list -o Dir::Etc::SourceParts=- >&2
+dpkg-deb -f newer.deb Version
+"""
+
+
+def test_docker_upgrade_loses_nothing(fleet: Fleet) -> None:
+    wanted = TWO if options(fleet) == [4096] * fleet.gpus else ONE
+    versions = {host: fleet.shell(host, NEWER) for host in fleet.gpu_names}
+    before = {host: fleet.shell(host, "systemctl show --property MainPID docker") for host in fleet.gpu_names}
+    with fleet.load(RATE) as load:
+        run = fleet.play("rollout", **wanted, docker_engine_version=f"{{{{ {versions} [inventory_hostname] }}}}")
+        assert run.status == 0, run.output
+    assert load.errors() == {}
+    for host in fleet.gpu_names:
+        assert fleet.shell(host, "dpkg-query --show --showformat='${Version}' docker.io") == versions[host]
+        assert fleet.shell(host, "systemctl show --property MainPID docker") != before[host]
+    assert fleet.rotation() == fleet.all_instances
+
+
+def test_what_an_operator_drained_is_switched_and_stays_out(fleet: Fleet) -> None:
+    wanted = ONE if options(fleet) == [4096] * fleet.gpus else TWO
+    first = fleet.gpu_names[0]
+    assert fleet.play("drain", "--limit", first).status == 0
+    run = fleet.play("rollout", **wanted, rollout_min_capacity=30)
+    assert run.status == 0, run.output
+    assert len(set(options(fleet))) == 1
+    others = {
+        gateway: [one for one in names if not one.startswith(f"{first}.")]
+        for gateway, names in fleet.all_instances.items()
+    }
+    assert fleet.rotation() == others
+    assert fleet.play("undrain", "--limit", first).status == 0
+    assert fleet.rotation() == fleet.all_instances
+
+
+def test_rollback_undoes_what_a_broken_off_rollout_did(fleet: Fleet) -> None:
+    before, old = fleet.releases(), options(fleet)[0]
+    process = fleet.start("rollout", **(ONE if old == 4096 else TWO), rollout_bake_seconds=0)
+    until(fleet, process, "PLAY [Switch the hosts")
+    until(fleet, process, "trtllm_server : Remember that it is verified")
+    until(fleet, process, "rollout : Send them no new request")
+    process.kill()
+    process.communicate()
+    assert sorted(set(options(fleet))) == [4096, 8192]
+    run = fleet.play("rollback")
+    assert run.status == 0, run.output
+    assert fleet.releases() == before
+    assert fleet.rotation() == fleet.all_instances
+
+
+def test_instances_of_a_host_go_one_after_the_other(fleet: Fleet) -> None:
+    halves = {"serving_recipe_gpus_per_instance": 4}
+    layout = fleet.play("rollout", **ONE, **halves)
+    assert layout.status == 0, layout.output
+    assert "all instances of a host at once" in layout.output
+    with fleet.load(RATE) as load, Watch(fleet) as watch:
+        run = fleet.play("rollout", **TWO, **halves)
+        assert run.status == 0, run.output
+    assert "one instance of a host after the other" in run.output
+    assert load.errors() == {}
+    assert watch.most == 1
+    assert options(fleet) == [4096] * fleet.gpus
+    with fleet.load(RATE) as load, Watch(fleet) as watch:
+        bad = fleet.play("rollout", **ONE, **halves, serving_recipe_environment={"LAB_ENGINE_FAULT": "die"})
+    assert bad.status != 0
+    assert "It serves its old release" in bad.output
+    assert load.errors() == {}
+    assert watch.most == 1
+    assert options(fleet) == [4096] * fleet.gpus
+    assert fleet.rotation() == {
+        name: [f"{host}.serve-{number}" for host in fleet.gpu_names for number in range(2)]
+        for name in fleet.gateway_names
+    }
+
+
 def until(fleet: Fleet, process: Any, words: str) -> str:
     """Read what a playbook prints until some words come."""
     seen = ""
@@ -107,11 +235,11 @@ def until(fleet: Fleet, process: Any, words: str) -> str:
 @pytest.mark.parametrize(
     "moment",
     [
-        "rollout : Send it no new request",
+        "rollout : Send them no new request",
         "rollout : Wait for the requests in flight",
         "trtllm_server : Start its instances",
         "trtllm_server : Ask each instance for a completion",
-        "rollout : Send it requests again",
+        "rollout : Send them requests again",
         "rollout : Let it serve for a while",
     ],
 )

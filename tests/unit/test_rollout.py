@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from ansible.errors import AnsibleFilterError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.trtllm.fleet.plugins.filter.rollback_releases import rollback_releases
 from ansible_collections.trtllm.fleet.plugins.filter.rollout_canary import rollout_canary
 from ansible_collections.trtllm.fleet.plugins.filter.rollout_capacity import rollout_capacity
 from ansible_collections.trtllm.fleet.plugins.filter.rollout_plan import rollout_plan
@@ -18,6 +20,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.rollout import (
     RolloutError,
     Step,
     batch_sizes,
+    goes,
     minutes,
     steps,
     text,
@@ -153,7 +156,10 @@ def description(name: str, instances: int = 2) -> dict[str, Any]:
     return {
         "name": name,
         "image": f"example.com/{name}",
-        "instances": [{"name": f"serve-{n}"} for n in range(instances)],
+        "instances": [
+            {"name": f"serve-{n}", "unit": f"trtllm-serve-{n}.service", "port": 8000 + n, "gpus": [n]}
+            for n in range(instances)
+        ],
     }
 
 
@@ -175,9 +181,16 @@ def outlook(runs: str, instances: int = 2, restart: bool = False, active: Sequen
     }
 
 
-def instance(up: bool = True, drained: bool = False, **traffic: Any) -> dict[str, Any]:
+def instance(up: bool = True, drained_by: str = "", **traffic: Any) -> dict[str, Any]:
     """An instance, as a gateway tells of it."""
-    return {"up": up, "drained": drained, "state": f"is {'UP' if up else 'DOWN'}", "traffic": traffic or None}
+    drained = bool(drained_by)
+    return {
+        "up": up,
+        "drained": drained,
+        "drained_by": drained_by,
+        "state": f"is {'UP' if up else 'DOWN'}",
+        "traffic": traffic or None,
+    }
 
 
 def gateway(name: str = "gw1", **hosts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -188,7 +201,12 @@ def gateway(name: str = "gw1", **hosts: Sequence[Mapping[str, Any]]) -> dict[str
     }
 
 
-UP, DOWN, DRAINED = instance(), instance(up=False), instance(drained=True)
+UP, DOWN, DRAINED, WITHHELD = (
+    instance(),
+    instance(up=False),
+    instance(drained_by="rollout"),
+    instance(drained_by="operator"),
+)
 
 
 def planned(
@@ -213,12 +231,16 @@ def test_plan_for_a_person() -> None:
         "    to    after, example.com/after",
         "",
         "  step 1   b: 6 of 10 instances serve (60 %), about 6 min, canary",
-        "  step 2   d, a: 6 of 10 instances serve (60 %), about 5 min",
-        "  step 3   e: 8 of 10 instances serve (80 %), about 5 min",
+        "  step 2   d, a: 7 of 10 instances serve (70 %), about 10 min",
+        "  step 3   e: 9 of 10 instances serve (90 %), about 10 min",
         "",
-        "  a host has all of its instances out of rotation while it is switched",
-        "  about 16 min in all",
+        "  one instance of a host after the other: d, a, e",
+        "  all instances of a host at once: b",
+        "  about 26 min in all",
     ]
+    assert plan["goes"]["a"] == [["serve-0"], ["serve-1"]]
+    assert plan["goes"]["b"] == [[]]
+    assert plan["away"] == {"a": 1, "b": 0, "c": 1, "d": 0, "e": 1}
     assert (plan["order"], plan["steps"]) == (["b", "d", "a", "e"], [["b"], ["d", "a"], ["e"]])
 
 
@@ -227,9 +249,9 @@ def test_hosts_that_the_run_leaves_alone_count() -> None:
     seen = gateway(a=[UP, UP], x=[UP, UP], y=[UP, DOWN])
     plan = planned({"a": outlook("old")}, seen, least=50)
     assert plan["order"] == ["a"]
-    assert "a: 3 of 6 instances serve (50 %)" in plan["text"]
-    with pytest.raises(AnsibleFilterError, match="rollout_min_capacity: 51 percent of 6 instances is 4"):
-        planned({"a": outlook("old")}, seen, least=51)
+    assert "a: 4 of 6 instances serve (66 %)" in plan["text"]
+    with pytest.raises(AnsibleFilterError, match="rollout_min_capacity: 67 percent of 6 instances is 5"):
+        planned({"a": outlook("old")}, seen, least=67)
 
 
 def test_plan_of_a_fleet_that_is_done() -> None:
@@ -247,6 +269,8 @@ def test_plan_of_a_fleet_that_is_done() -> None:
         pytest.param([gateway(a=[UP, DOWN]), gateway("gw2", a=[UP, UP])], True, id="down at one"),
         pytest.param([gateway(a=[UP])], True, id="of two instances one"),
         pytest.param([gateway(b=[UP, UP])], True, id="not known"),
+        pytest.param([gateway(a=[UP, WITHHELD])], False, id="drained by an operator"),
+        pytest.param([gateway(a=[DRAINED, WITHHELD])], True, id="drained by an operator and by a rollout"),
     ],
 )
 def test_a_host_is_done_when_it_is_in_rotation_everywhere(seen: list[dict[str, Any]], pending: bool) -> None:
@@ -277,7 +301,7 @@ def test_what_has_to_be_started_afresh_is_switched() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "least", "variable"), [(["few"], 0, "rollout_batches"), ([1], 51, "rollout_min_capacity")]
+    ("batches", "least", "variable"), [(["few"], 0, "rollout_batches"), ([1], 76, "rollout_min_capacity")]
 )
 def test_plan_refuses(batches: list[Any], least: int, variable: str) -> None:
     outlooks = {"a": outlook("old"), "b": outlook("old")}
@@ -286,13 +310,51 @@ def test_plan_refuses(batches: list[Any], least: int, variable: str) -> None:
 
 
 def test_a_step_takes_as_long_as_its_slowest_host() -> None:
-    hosts = [host("a"), host("b"), host("c")]
-    told = text(hosts, [Step("a", 2), Step("bc", 1)], {"a": 60, "b": 300, "c": 90}, 10, {"new": "what comes"})
+    hosts = [host("a"), replace(host("b"), goes=5), host("c")]
+    told = text(hosts, [Step("a", 2, 3), Step("bc", 1, 3)], 60, 10, {"new": "what comes"})
     assert [line.strip().rpartition("about ")[2] for line in told.splitlines() if "about" in line] == [
         "70 s, canary",
         "5 min",
         "6 min in all",
     ]
+
+
+def test_a_host_that_has_fewer_instances_afterwards_gives_less() -> None:
+    shrinking = [replace(host(name, 2, 2), gains=-1) for name in "ab"]
+    plan = steps([*shrinking, host("c", 2, 2, "new")], [1], 50)
+    assert [(step.serving, step.total) for step in plan] == [(4, 6), (3, 5)]
+    with pytest.raises(RolloutError, match="50 percent of 3 instances is 2; 3 serve, and without b"):
+        steps(shrinking, [1], 50)
+
+
+def test_what_is_below_the_release_is_told_and_takes_the_whole_host() -> None:
+    outlooks = {"a": outlook("new")}
+    outlooks["a"]["rollout_platform"] = ["Docker restarts"]
+    plan = planned(outlooks, gateway(a=[UP, UP]))
+    assert (plan["order"], plan["goes"], plan["away"]) == (["a"], {"a": [[]]}, {"a": 2})
+    assert "  a: Docker restarts" in plan["text"].splitlines()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param({}, [["serve-0"], ["serve-1"]], id="the same places"),
+        pytest.param({"port": 9000}, [[]], id="another port"),
+        pytest.param({"gpus": [1]}, [[]], id="other GPUs"),
+        pytest.param({"container": "other"}, [["serve-0"], ["serve-1"]], id="what does not matter"),
+    ],
+)
+def test_goes_are_one_by_one_where_the_places_are_the_same(change: dict[str, Any], expected: list[list[str]]) -> None:
+    old = description("before")["instances"]
+    new = [{**old[0], **change}, old[1]]
+    assert goes(old, new, whole=False) == expected
+    assert goes(old, new, whole=True) == goes(old, new[:1], whole=False) == goes([], old, whole=False) == [[]]
+
+
+def test_who_gets_no_request_afterwards_is_no_canary() -> None:
+    outlooks = {"a": outlook("old"), "b": outlook("old"), "c": outlook("")}
+    seen = gateway(a=[WITHHELD, WITHHELD], b=[UP, UP])
+    assert planned(outlooks, seen, batches=[1])["order"] == ["c", "b", "a"]
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0, "0 s"), (99, "99 s"), (100, "2 min"), (330.0, "6 min")])
@@ -306,18 +368,59 @@ def test_minutes(seconds: float, expected: str) -> None:
 @pytest.mark.parametrize(
     ("without", "expected"),
     [
-        pytest.param(["a"], 37.5, id="one host"),
-        pytest.param(["a", "b"], 12.5, id="two hosts"),
-        pytest.param(["c"], 62.5, id="one that serves in part"),
-        pytest.param(["d"], 100.0, id="one that serves nothing"),
-        pytest.param(["x"], 100.0, id="one that is new"),
-        pytest.param(["d", "b"], 50.0, id="one of them serves"),
-        pytest.param([], 100.0, id="none"),
+        pytest.param({"a": 9}, 37.5, id="one host"),
+        pytest.param({"a": 1}, 62.5, id="one instance"),
+        pytest.param({"a": 3, "b": 2}, 12.5, id="two hosts"),
+        pytest.param({"c": 2}, 62.5, id="one that serves in part"),
+        pytest.param({"d": 1}, 100.0, id="one that serves nothing"),
+        pytest.param({"x": 1}, 100.0, id="one that is new"),
+        pytest.param({"d": 1, "b": 2}, 50.0, id="one of them serves"),
+        pytest.param({}, 100.0, id="none"),
     ],
 )
-def test_capacity_without_some_hosts(without: list[str], expected: float) -> None:
+def test_capacity_without_some(without: dict[str, int], expected: float) -> None:
     seen = gateway(a=[UP, UP, UP], b=[UP, UP], c=[UP, DOWN], d=[DRAINED])
     assert rollout_capacity(seen, without) == expected
+
+
+# --- going back -------------------------------------------------------------------------------------------------------
+
+
+def proven(*entries: str) -> dict[str, Any]:
+    """What host_release_info tells: RELEASE, RELEASE@ROLLOUT, <RELEASE: the host went back, -RELEASE: it is gone."""
+    history = []
+    for entry in entries:
+        release, _at, rollout = entry.lstrip("<-").partition("@")
+        history.append(
+            {"release": release, "rollout": rollout, "back": entry.startswith("<"), "kept": not entry.startswith("-")}
+        )
+    return {"verified": history[-1]["release"] if history else "", "history": history}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        pytest.param([["one@1", "two@2"], ["one@1", "two@2"]], ["one", "one"], id="the last rollout is undone"),
+        pytest.param(
+            [["one@1", "two@2"], ["zero@0", "one@1"]], ["one", "one"], id="a host that it did not reach stays"
+        ),
+        pytest.param(
+            [["one@1", "two@2", "<one@3"], ["one@1", "two@2"]], ["one", "one"], id="one has gone back already"
+        ),
+        pytest.param([["one@1", "two@2", "three@2"]], ["one"], id="two releases of a rollout that was taken up again"),
+        pytest.param([["one@1", "two@2", "one@3"]], ["two"], id="what was before may be the one before that again"),
+        pytest.param([["zero@0", "-one@1", "two@2"]], ["zero"], id="what is no longer kept is passed over"),
+        pytest.param([["one", "two"]], ["one"], id="without rollouts"),
+        pytest.param([["one", "two"], ["one"]], ["one", ""], id="nothing was before"),
+        pytest.param([["one@1", "two@2"], ["new"]], ["one", "new"], id="a host that came later stays"),
+        pytest.param([["new@2"]], [""], id="the rollout brought its first"),
+        pytest.param([[]], [""], id="nothing was ever proven"),
+        pytest.param([["one@1", "two@2", "<one@3", "four@4"]], ["one"], id="forward again"),
+    ],
+)
+def test_rollback_releases(hosts: list[list[str]], expected: list[str]) -> None:
+    found = rollback_releases({f"gpu{number}": proven(*entries) for number, entries in enumerate(hosts)})
+    assert [*found.values()] == expected
 
 
 # --- the canary -------------------------------------------------------------------------------------------------------

@@ -37,6 +37,9 @@ def clock() -> Clock:
     return Clock()
 
 
+BEGAN = "2026-05-28T20:26:40Z"
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "rollout.json"
@@ -52,14 +55,14 @@ def lock(path: Path, clock: Clock) -> LockFile:
 
 def test_a_second_owner_is_refused_and_told_who_holds_it(lock: LockFile, clock: Clock) -> None:
     assert lock.read() is None
-    assert lock.hold("one", "ann@laptop", 60) is True
+    assert lock.hold("one", "ann@laptop", 60)[0] is True
     clock.now += 59
     with pytest.raises(Held) as refused:
         lock.hold("two", "bob@laptop", 60)
     assert str(refused.value) == (
         "ann@laptop holds it since 2026-05-28 20:26:40 UTC, until 2026-05-28 20:27:40 UTC if it does not go on"
     )
-    assert refused.value.lock == lock.read() == Lock("one", "ann@laptop", NOON, NOON + 60)
+    assert refused.value.lock == lock.read() == Lock("one", "ann@laptop", NOON, NOON + 60, BEGAN)
     with pytest.raises(Held):
         lock.refuse("two")
 
@@ -68,8 +71,8 @@ def test_one_that_ran_out_is_free(lock: LockFile, clock: Clock) -> None:
     lock.hold("one", "ann", 60)
     clock.now += 60
     lock.refuse("two")
-    assert lock.hold("two", "bob", 60) is True
-    assert lock.read() == Lock("two", "bob", NOON + 60, NOON + 120)
+    assert lock.hold("two", "bob", 60)[0] is True
+    assert lock.read() == Lock("two", "bob", NOON + 60, NOON + 120, BEGAN)
     with pytest.raises(Held, match="bob"):
         lock.hold("one", "ann", 60)
 
@@ -77,8 +80,8 @@ def test_one_that_ran_out_is_free(lock: LockFile, clock: Clock) -> None:
 def test_one_that_is_renewed_is_held_longer_and_began_when_it_did(lock: LockFile, clock: Clock) -> None:
     lock.hold("one", "ann", 60)
     clock.now += 50
-    assert lock.hold("one", "ann", 60) is False
-    assert lock.read() == Lock("one", "ann", NOON, NOON + 110)
+    assert lock.hold("one", "ann", 60)[0] is False
+    assert lock.read() == Lock("one", "ann", NOON, NOON + 110, BEGAN)
     clock.now += 50
     with pytest.raises(Held):
         lock.refuse("two")
@@ -90,8 +93,8 @@ def test_one_is_taken_in_the_place_of_a_certain_other(lock: LockFile, clock: Clo
         lock.hold("two", "bob", 60, instead_of="three")
     clock.now += 10
     lock.refuse("two", instead_of="one")
-    assert lock.hold("two", "bob", 60, instead_of="one") is True
-    assert lock.read() == Lock("two", "bob", NOON + 10, NOON + 70)
+    assert lock.hold("two", "bob", 60, instead_of="one")[0] is True
+    assert lock.read() == Lock("two", "bob", NOON + 10, NOON + 70, BEGAN)
 
 
 def test_only_the_owner_gives_it_back(lock: LockFile, path: Path) -> None:
@@ -99,13 +102,22 @@ def test_only_the_owner_gives_it_back(lock: LockFile, path: Path) -> None:
     assert not path.parent.exists()
     lock.hold("one", "ann", 60)
     assert lock.release("two") is False
-    assert lock.read() == Lock("one", "ann", NOON, NOON + 60)
+    assert lock.read() == Lock("one", "ann", NOON, NOON + 60, BEGAN)
     assert lock.release("one") is True
     assert lock.release("one") is False
-    assert lock.hold("two", "bob", 60) is True
+    assert lock.hold("two", "bob", 60)[0] is True
 
 
-FULL = '{"owner": "one", "holder": "ann", "began": %s, "expires": %s}'
+def test_who_takes_over_goes_on_with_the_rollout(lock: LockFile, clock: Clock) -> None:
+    assert lock.hold("one", "ann", 60) == (True, BEGAN)
+    clock.now += 10
+    assert lock.hold("two", "bob", 60, instead_of="one") == (True, BEGAN)
+    assert lock.hold("two", "bob", 60) == (False, BEGAN)
+    lock.release("two")
+    assert lock.hold("one", "ann", 60) == (True, "2026-05-28T20:26:50Z")
+
+
+FULL = '{"owner": "one", "holder": "ann", "began": %s, "expires": %s, "rollout": "r"}'
 
 
 @pytest.mark.parametrize(
@@ -118,8 +130,8 @@ def test_a_file_that_says_nothing_is_no_lock(lock: LockFile, path: Path, content
     path.write_text(content)
     assert lock.read() is None
     assert lock.release("one") is False
-    assert lock.hold("two", "bob", 60) is True
-    assert lock.read() == Lock("two", "bob", NOON, NOON + 60)
+    assert lock.hold("two", "bob", 60)[0] is True
+    assert lock.read() == Lock("two", "bob", NOON, NOON + 60, BEGAN)
 
 
 def test_of_two_that_come_at_the_same_time_one_gets_it(path: Path) -> None:
@@ -132,7 +144,7 @@ def test_of_two_that_come_at_the_same_time_one_gets_it(path: Path) -> None:
 
     def hold(owner: str) -> bool:
         try:
-            return LockFile(path, slow).hold(owner, owner, 60)
+            return LockFile(path, slow).hold(owner, owner, 60)[0]
         except Held:
             return False
 

@@ -1,0 +1,122 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a look at a fleet costs the controller: status.yml and a site.yml that changes nothing, beside bare SSH.
+
+Bare SSH is one shell script a host, all at once, over connections that are open already, as Ansible's are. It looks at
+what status.yml looks at: units, the release's files, the instances' health and models, images, GPUs and drivers. Needs
+hosts of the lab that serve, and nothing else going on: docs/benchmarks.md says how.
+
+The last line is one JSON object, with medians of wall seconds and of CPU seconds of the controller's processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+INVENTORY = "inventory/local"
+# Prints what a person would have to read to know that all is well.
+SCRIPT = r"""
+cd /etc/trtllm-fleet/verified && units=$(ls | grep '\.service$')
+systemctl show --property=ActiveState,SubState,NRestarts,UnitFileState,DropInPaths,NeedDaemonReload -- $units
+for unit in $units; do readlink /etc/systemd/system/$unit; done
+sha256sum --check --quiet SHA256SUMS
+cat release.json ../history.json
+python3 -c '
+import json, urllib.request
+for one in json.load(open("release.json"))["instances"]:
+    for path in ("/health", "/v1/models"):
+        print(urllib.request.urlopen(one["base_url"] + path, timeout=5).read().decode())
+'
+docker container inspect --format '{{.Name}} {{.Config.Image}} {{.Image}}' $(docker ps --quiet)
+nvidia-smi -q -x
+cat /sys/module/nvidia/version /proc/net/tcp
+"""
+
+
+def cpu() -> float:
+    """CPU seconds of this process and of all its children that have ended."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def measured(work: Callable[[], object]) -> tuple[float, float]:
+    """Wall and CPU seconds of the controller."""
+    before, began = cpu(), time.perf_counter()
+    work()
+    return time.perf_counter() - began, cpu() - before
+
+
+def hosts() -> dict[str, str]:
+    """The GPU hosts of the lab and their addresses."""
+    command = ["ansible-inventory", "--inventory", INVENTORY, "--list"]
+    told = json.loads(subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True).stdout)
+    variables = told["_meta"]["hostvars"]
+    return {name: variables[name]["ansible_host"] for name in told["gpu_hosts"]["hosts"]}
+
+
+def ssh(sockets: Path, address: str, script: str) -> str:
+    options = {
+        "ControlMaster": "auto",
+        "ControlPath": sockets / "%C",
+        "ControlPersist": "600",
+        "UserKnownHostsFile": ROOT / ".lab/ssh/known_hosts",
+    }
+    command = ["ssh", "-i", str(ROOT / ".lab/ssh/id_ed25519"), *(f"-o{key}={value}" for key, value in options.items())]
+    done = subprocess.run(
+        [*command, f"root@{address}", "sh", "-s"], input=script, text=True, stdout=subprocess.PIPE, check=True
+    )
+    return done.stdout
+
+
+def play(name: str) -> None:
+    command = ["ansible-playbook", name, "--inventory", INVENTORY]
+    done = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode:
+        raise SystemExit(done.stdout)
+    changed = [line for line in done.stdout.splitlines() if " changed=" in line and " changed=0 " not in line]
+    # What status.yml writes is a file on the controller.
+    if changed and name == "site.yml":
+        raise SystemExit(f"{name} changed something, so this is no measurement:\n" + "\n".join(changed))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeat", type=int, default=3)
+    given = parser.parse_args()
+    fleet = hosts()
+    with tempfile.TemporaryDirectory(prefix="fleet-") as folder, ThreadPoolExecutor(len(fleet)) as pool:
+
+        def look() -> list[str]:
+            return list(pool.map(lambda address: ssh(Path(folder), address, SCRIPT), fleet.values()))
+
+        works: dict[str, Callable[[], object]] = {
+            "ssh": look,
+            "status.yml": lambda: play("playbooks/status.yml"),
+            "site.yml": lambda: play("site.yml"),
+        }
+        for work in works.values():
+            work()  # opens the connections, and fills what is cached
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
+        for _turn in range(given.repeat):
+            for name, work in works.items():
+                found[name].append(measured(work))
+    result: dict[str, object] = {"hosts": len(fleet), "cores": os.cpu_count(), "repeat": given.repeat}
+    floor = [statistics.median(one) for one in zip(*found["ssh"], strict=True)]
+    print(f"{'':12}{'wall s':>10}{'CPU s':>10}{'x wall':>10}{'x CPU':>10}")
+    for name, figures in found.items():
+        wall, used = (statistics.median(one) for one in zip(*figures, strict=True))
+        print(f"{name:12}{wall:10.2f}{used:10.2f}{wall / floor[0]:10.1f}{used / floor[1]:10.1f}")
+        result[name] = {"wall": round(wall, 2), "cpu": round(used, 2)}
+    print(json.dumps(result))
