@@ -107,5 +107,5 @@ def test_secrets_are_root_only_and_there_while_they_are_needed(host):
 
 def test_apt_works_although_somebody_else_had_named_the_repository(host):
     assert not host.file("/etc/apt/sources.list.d/nvidia-container-toolkit.list").exists
-    assert host.file("/etc/apt/sources.list.d/nvidia-container-toolkit.list.replaced").exists
+    assert host.file("/etc/apt/sources.list.d/nvidia-container-toolkit.list.replaced-by-trtllm-fleet").exists
     host.check_output("apt-get check")
