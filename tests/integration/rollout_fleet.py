@@ -31,7 +31,9 @@ class Fleet:
     def environment(self) -> Mapping[str, str]:
         kinds = ",".join(["h200x8"] * self.gpus + ["none"] * self.gateways)
         number = str(self.gpus + self.gateways)
-        return {**os.environ, "LAB_PREFIX": self.prefix, "LAB_HOSTS": number, "LAB_GPU": kinds}
+        # Molecule has Ansible write in colours.
+        plain = {"ANSIBLE_FORCE_COLOR": "false", "ANSIBLE_NOCOLOR": "true"}
+        return {**os.environ, **plain, "LAB_PREFIX": self.prefix, "LAB_HOSTS": number, "LAB_GPU": kinds}
 
     def up(self) -> None:
         lab("up", environment=self.environment)
