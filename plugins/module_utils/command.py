@@ -50,3 +50,15 @@ def run(argv: Sequence[str], timeout: float) -> CommandResult:
         os.killpg(process.pid, signal.SIGKILL)
         return CommandResult(rc=None)
     return CommandResult(process.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
+
+
+def output(argv: Sequence[str], timeout: float, runner: Runner, failure: type[Exception]) -> str:
+    """What a command that has to succeed within ``timeout`` seconds wrote. Raises ``failure`` with what went wrong."""
+    try:
+        done = runner(argv, timeout)
+    except OSError as error:
+        raise failure(f"{argv[0]}: {error.strerror}") from None
+    if done.rc != 0:
+        problem = f"no answer within {timeout:g} s" if done.rc is None else done.text or f"exit status {done.rc}"
+        raise failure(f"{' '.join(argv)}: {problem}")
+    return done.stdout

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Callable
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner, run
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output, run
 
 HEAD = "head.cfg"
 CONFIG = "haproxy.cfg"
@@ -419,15 +419,8 @@ class Gateway:
                 )
             self._sleep(INTERVAL)
 
-    def _check(self, *argv: str) -> CommandResult:
-        try:
-            done = self._runner(argv, COMMAND_TIMEOUT)
-        except OSError as error:
-            raise GatewayError(f"{argv[0]}: {error.strerror}") from None
-        if done.rc != 0:
-            problem = f"no answer within {COMMAND_TIMEOUT:g} s" if done.rc is None else done.text
-            raise GatewayError(f"{' '.join(argv)}: {problem or f'exit status {done.rc}'}")
-        return done
+    def _check(self, *argv: str) -> None:
+        output(argv, COMMAND_TIMEOUT, self._runner, GatewayError)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, run
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output, run
 
 # Where an administrator's units are: systemd.unit(5).
 UNITS = Path("/etc/systemd/system")
@@ -420,15 +420,7 @@ class HostReleases:
             self._check("systemctl", verb, *options, "--", *units, timeout=timeout)
 
     def _check(self, *argv: str, timeout: float = COMMAND_TIMEOUT) -> str:
-        """Output of a command that has to succeed."""
-        try:
-            done = self._runner(argv, timeout)
-        except OSError as error:
-            raise ReleaseError(f"{argv[0]}: {error.strerror}") from None
-        if done.rc != 0:
-            problem = f"no answer within {timeout:g} s" if done.rc is None else done.text or f"exit status {done.rc}"
-            raise ReleaseError(f"{' '.join(argv)}: {problem}")
-        return done.stdout
+        return output(argv, timeout, self._runner, ReleaseError)
 
 
 def _sums(files: Mapping[str, str], directory: str) -> str:

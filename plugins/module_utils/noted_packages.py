@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, run
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output, run
 
 # Where apt keeps what it fetched.
 ARCHIVES = Path("/var/cache/apt/archives")
@@ -151,11 +151,5 @@ def _states(runner: Runner) -> Iterator[Path]:
         yield copy
 
 
-def _check(runner: Runner, argv: Iterable[str], timeout: float = LOOK_TIMEOUT) -> str:
-    """Output of a command that has to succeed."""
-    command = list(argv)
-    done = runner(command, timeout)
-    if done.rc != 0:
-        problem = f"no answer within {timeout:g} s" if done.rc is None else done.text or f"exit status {done.rc}"
-        raise NotedPackagesError(f"{' '.join(command)}: {problem}")
-    return done.stdout
+def _check(runner: Runner, argv: Sequence[str], timeout: float = LOOK_TIMEOUT) -> str:
+    return output(argv, timeout, runner, NotedPackagesError)
