@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output, run
+from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 
 # Where an administrator's units are: systemd.unit(5).
 UNITS = Path("/etc/systemd/system")
@@ -409,9 +410,7 @@ class HostReleases:
         if not units:
             return {}
         shown = self._check("systemctl", "show", "--property=ActiveState,UnitFileState", "--", *units)
-        # One paragraph for each unit, in the order asked for.
-        values = [dict(line.split("=", 1) for line in part.splitlines()) for part in shown.strip().split("\n\n")]
-        return dict(zip(units, values))
+        return paragraphs(units, shown)
 
     def _systemctl(
         self, verb: str, units: Sequence[str], timeout: float = COMMAND_TIMEOUT, options: Sequence[str] = ()

@@ -28,6 +28,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import (
     summary,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import Client, Deadline, EndpointError
+from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 
 NET = Path("/proc/net")
 # Of module docker_daemon_config: the file, and what it was asked for.
@@ -189,9 +190,7 @@ class HostStatus:
         if done.rc != 0:
             self._problems.append(f"systemctl: {done.text or done.rc}")
             return {}
-        # One paragraph for each unit, in the order asked for.
-        values = [dict(line.split("=", 1) for line in part.splitlines()) for part in done.stdout.strip().split("\n\n")]
-        return dict(zip(units, values))
+        return paragraphs(units, done.stdout)
 
     def _state(self, name: str, shown: Mapping[str, str]) -> dict[str, Any]:
         """A unit's state, and since when it has been in it. Times of day jump; those since the boot do not."""

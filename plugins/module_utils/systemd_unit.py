@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Callable
 
@@ -27,6 +28,12 @@ _PROPERTIES = (
     "ConditionResult",
     "ConditionTimestampMonotonic",
 )
+
+
+def paragraphs(units: Sequence[str], text: str) -> dict[str, dict[str, str]]:
+    """The properties of each unit, from what ``systemctl show`` says of several in the order asked for."""
+    values = [dict(line.split("=", 1) for line in part.splitlines()) for part in text.strip().split("\n\n")]
+    return dict(zip(units, values))
 
 
 class UnitError(Exception):
