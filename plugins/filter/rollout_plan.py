@@ -93,6 +93,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import OPERATOR
 from ansible_collections.trtllm.fleet.plugins.module_utils.rollout import (
     Host,
     RolloutError,
@@ -115,10 +116,7 @@ def ready(name: str, runs: Mapping[str, Any], instances: int, gateways: Sequence
 def withheld(name: str, gateways: Sequence[Mapping[str, Any]]) -> int:
     """How many instances of a host an operator drained, at the gateway with most."""
     return max(
-        (
-            sum(one["drained_by"] == "operator" for one in gateway["hosts"].get(name, {}).values())
-            for gateway in gateways
-        ),
+        (sum(one["drained_by"] == OPERATOR for one in gateway["hosts"].get(name, {}).values()) for gateway in gateways),
         default=0,
     )
 

@@ -38,7 +38,8 @@ NO_NAME = "{!r} is no name that HAProxy takes; it takes letters, digits and -_.:
 FINGERPRINT_LENGTH = 12  # hexadecimal digits of SHA-256: enough to tell a gateway's configurations apart
 
 # Who drains. A rollout does not put in rotation what an operator took out.
-OPERATOR, ROLLOUT = DRAINERS = ("operator", "rollout")
+OPERATOR = "operator"
+DRAINERS = (OPERATOR, "rollout")
 
 BACKEND = "instances"
 WEIGHT = 100  # of 256 that HAProxy takes; all instances have the same, and leastconn does the rest
