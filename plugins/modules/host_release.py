@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_release
-short_description: Set what a host runs, all of its instances at once
+short_description: Set what a host runs
 version_added: 0.1.0
 description:
   - A release is a directory C(ROOT/releases/NAME) with everything that a host's instances are started from, among it
