@@ -17,6 +17,20 @@ KEY = "lab-key-0123456789abcdef"
 MODEL = "gpt-oss-120b"
 # The lab's engines load in seconds, and share two cores with all else, so their times tell little.
 LAB = {"rollout_bake_seconds": 20, "rollout_canary_max_latency_ratio": 20, "rollout_max_slowdown": 10}
+# Two releases that differ in one option.
+ONE = {"serving_recipe_engine_options": {"max_num_tokens": 8192}}
+TWO = {"serving_recipe_engine_options": {"max_num_tokens": 4096}}
+
+
+def until(process: subprocess.Popen[str], words: str) -> str:
+    """Read what a playbook prints until some words come."""
+    seen = ""
+    assert process.stdout
+    for line in process.stdout:
+        seen += line
+        if words in line:
+            return seen
+    raise AssertionError(f"{words!r} was never printed:\n{seen}")
 
 
 @dataclass(frozen=True)
@@ -94,6 +108,17 @@ class Fleet:
         """What a host serves, as its release says."""
         served: dict[str, Any] = json.loads(self.shell(host, "cat /etc/trtllm-fleet/verified/release.json"))
         return served
+
+    def options(self) -> list[int]:
+        """What each host serves with, of the option that ONE and TWO differ in."""
+        return [self.release(host)["engine_options"]["max_num_tokens"] for host in self.gpu_names]
+
+    def now(self) -> dict[str, Any]:
+        """The release that all hosts run, ONE or TWO."""
+        return TWO if self.options() == [4096] * self.gpus else ONE
+
+    def another(self) -> dict[str, Any]:
+        return ONE if self.now() == TWO else TWO
 
     def releases(self) -> list[str]:
         """The release that each host runs, by name."""

@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.integration.rollout_fleet import Fleet
+from tests.integration.rollout_fleet import ONE, TWO, Fleet, until
 
 FLEET = Fleet("roll-", gpus=3, gateways=2)
 # Requests per second that two cores can give beside Ansible.
 RATE = 8
-ONE = {"serving_recipe_engine_options": {"max_num_tokens": 8192}}
-TWO = {"serving_recipe_engine_options": {"max_num_tokens": 4096}}
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +28,12 @@ def fleet() -> Iterator[Fleet]:
     FLEET.down()
 
 
-def options(fleet: Fleet) -> list[int]:
-    """What each host serves with."""
-    return [fleet.release(host)["engine_options"]["max_num_tokens"] for host in fleet.gpu_names]
-
-
 def test_rollout_loses_nothing(fleet: Fleet) -> None:
     with fleet.load(RATE) as load:
         run = fleet.play("rollout", **TWO)
         assert run.status == 0, run.output
     assert load.errors() == {}
-    assert options(fleet) == [4096] * fleet.gpus
+    assert fleet.options() == [4096] * fleet.gpus
     assert fleet.rotation() == fleet.all_instances
 
 
@@ -65,10 +58,10 @@ def test_rollback_goes_back_and_stays(fleet: Fleet) -> None:
         run = fleet.play("rollback")
         assert run.status == 0, run.output
     assert load.errors() == {}
-    assert options(fleet) == [8192] * fleet.gpus
+    assert fleet.options() == [8192] * fleet.gpus
     again = fleet.play("rollback")
     assert f"0 of {fleet.gpus} hosts are switched" in again.output
-    assert options(fleet) == [8192] * fleet.gpus
+    assert fleet.options() == [8192] * fleet.gpus
 
 
 @pytest.mark.parametrize(
@@ -120,7 +113,7 @@ class Watch:
 
 
 def test_what_is_below_the_release_is_changed_out_of_rotation(fleet: Fleet) -> None:
-    wanted = TWO if options(fleet) == [4096] * fleet.gpus else ONE
+    wanted = fleet.now()
     docker = {"docker_engine_options": {"max-concurrent-downloads": 4}}
     refused = fleet.play("site", **wanted, **docker)
     assert refused.status != 0
@@ -153,7 +146,7 @@ dpkg-deb -f newer.deb Version
 
 
 def test_docker_upgrade_loses_nothing(fleet: Fleet) -> None:
-    wanted = TWO if options(fleet) == [4096] * fleet.gpus else ONE
+    wanted = fleet.now()
     versions = {host: fleet.shell(host, NEWER) for host in fleet.gpu_names}
     before = {host: fleet.shell(host, "systemctl show --property MainPID docker") for host in fleet.gpu_names}
     with fleet.load(RATE) as load:
@@ -167,12 +160,12 @@ def test_docker_upgrade_loses_nothing(fleet: Fleet) -> None:
 
 
 def test_what_an_operator_drained_is_switched_and_stays_out(fleet: Fleet) -> None:
-    wanted = ONE if options(fleet) == [4096] * fleet.gpus else TWO
+    wanted = fleet.another()
     first = fleet.gpu_names[0]
     assert fleet.play("drain", "--limit", first).status == 0
     run = fleet.play("rollout", **wanted, rollout_min_capacity=30)
     assert run.status == 0, run.output
-    assert len(set(options(fleet))) == 1
+    assert len(set(fleet.options())) == 1
     others = {
         gateway: [one for one in names if not one.startswith(f"{first}.")]
         for gateway, names in fleet.all_instances.items()
@@ -183,14 +176,14 @@ def test_what_an_operator_drained_is_switched_and_stays_out(fleet: Fleet) -> Non
 
 
 def test_rollback_undoes_what_a_broken_off_rollout_did(fleet: Fleet) -> None:
-    before, old = fleet.releases(), options(fleet)[0]
-    process = fleet.start("rollout", **(ONE if old == 4096 else TWO), rollout_bake_seconds=0)
-    until(fleet, process, "PLAY [Switch the hosts")
-    until(fleet, process, "trtllm_server : Remember that it is verified")
-    until(fleet, process, "rollout : Send them no new request")
+    before = fleet.releases()
+    process = fleet.start("rollout", **fleet.another(), rollout_bake_seconds=0)
+    until(process, "PLAY [Switch the hosts")
+    until(process, "trtllm_server : Remember that it is verified")
+    until(process, "rollout : Send them no new request")
     process.kill()
     process.communicate()
-    assert sorted(set(options(fleet))) == [4096, 8192]
+    assert sorted(set(fleet.options())) == [4096, 8192]
     run = fleet.play("rollback")
     assert run.status == 0, run.output
     assert fleet.releases() == before
@@ -208,28 +201,18 @@ def test_instances_of_a_host_go_one_after_the_other(fleet: Fleet) -> None:
     assert "one instance of a host after the other" in run.output
     assert load.errors() == {}
     assert watch.most == 1
-    assert options(fleet) == [4096] * fleet.gpus
+    assert fleet.options() == [4096] * fleet.gpus
     with fleet.load(RATE) as load, Watch(fleet) as watch:
         bad = fleet.play("rollout", **ONE, **halves, serving_recipe_environment={"LAB_ENGINE_FAULT": "die"})
     assert bad.status != 0
     assert "It serves its old release" in bad.output
     assert load.errors() == {}
     assert watch.most == 1
-    assert options(fleet) == [4096] * fleet.gpus
+    assert fleet.options() == [4096] * fleet.gpus
     assert fleet.rotation() == {
         name: [f"{host}.serve-{number}" for host in fleet.gpu_names for number in range(2)]
         for name in fleet.gateway_names
     }
-
-
-def until(fleet: Fleet, process: Any, words: str) -> str:
-    """Read what a playbook prints until some words come."""
-    seen = ""
-    for line in process.stdout:
-        seen += line
-        if words in line:
-            return seen
-    raise AssertionError(f"{words!r} was never printed:\n{seen}")
 
 
 @pytest.mark.parametrize(
@@ -245,26 +228,26 @@ def until(fleet: Fleet, process: Any, words: str) -> str:
 )
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_killed_controller_is_taken_up_again(fleet: Fleet, moment: str, how: signal.Signals) -> None:
-    wanted = TWO if options(fleet) == [8192] * fleet.gpus else ONE
+    wanted = fleet.another()
     with fleet.load(RATE) as load:
         process = fleet.start("rollout", **wanted)
-        until(fleet, process, moment)
+        until(process, moment)
         time.sleep(1)
         process.send_signal(how)
         process.stdout.close()  # type: ignore[union-attr]
         process.wait()
-        assert set(options(fleet)) <= {8192, 4096}
+        assert set(fleet.options()) <= {8192, 4096}
         run = fleet.play("rollout", **wanted)
         assert run.status == 0, run.output
     assert load.errors() == {}
-    assert len(set(options(fleet))) == 1
+    assert len(set(fleet.options())) == 1
     assert fleet.rotation() == fleet.all_instances
 
 
 def test_second_rollout_is_refused(fleet: Fleet) -> None:
-    wanted = TWO if options(fleet) == [8192] * fleet.gpus else ONE
+    wanted = fleet.another()
     first = fleet.start("rollout", **wanted)
-    until(fleet, first, "Make the plan")
+    until(first, "Make the plan")
     second = fleet.play("rollout", **wanted)
     assert second.status != 0
     assert "holds it since" in second.output

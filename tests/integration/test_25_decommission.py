@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.rollout_fleet import Fleet
+from tests.integration.rollout_fleet import Fleet, until
 
 # Debian 13, which goes last, Debian 12, which goes first, and a gateway.
 FLEET = Fleet("gone-", gpus=2, gateways=1)
@@ -58,12 +58,10 @@ def differences(before: set[str], after: set[str]) -> list[str]:
 def break_off(moment: str) -> None:
     """Run the playbook until it says some words, and kill it a little later."""
     process = FLEET.start("decommission", *TAKEN)
-    assert process.stdout
-    assert any(moment in line for line in process.stdout), moment
+    until(process, moment)
     time.sleep(2)
     process.kill()
-    process.stdout.close()
-    process.wait()
+    process.communicate()
 
 
 Bare = dict[str, set[str]]

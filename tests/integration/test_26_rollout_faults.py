@@ -17,12 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.rollout_fleet import Fleet
+from tests.integration.rollout_fleet import ONE, Fleet, until
 
 FLEET = Fleet("roll-", gpus=2, gateways=2)
 # Requests per second that two cores can give beside Ansible.
 RATE = 6
-RELEASES = [{"serving_recipe_engine_options": {"max_num_tokens": tokens}} for tokens in (8192, 4096)]
 # What Ansible prints as the moment comes.
 MOMENTS = {
     "before the drain": "rollout : Send them no new request",
@@ -165,7 +164,7 @@ def page() -> str:
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
     FLEET.up()
-    run = FLEET.play("site", **RELEASES[0])
+    run = FLEET.play("site", **ONE)
     assert run.status == 0, run.output
     yield FLEET
     print(f"\n{page()}")
@@ -184,29 +183,17 @@ def instances(fleet: Fleet) -> dict[str, str]:
     return found
 
 
-def follow(process: subprocess.Popen[str], words: str) -> str:
-    """Read what a playbook prints until some words come."""
-    seen = ""
-    assert process.stdout
-    for line in process.stdout:
-        seen += line
-        if words in line:
-            return seen
-    raise AssertionError(f"{words!r} was never printed:\n{seen}")
-
-
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault(fleet: Fleet, fault: str, moment: str) -> None:
-    now = fleet.release(fleet.gpu_names[0])["engine_options"]
-    wanted = next(one for one in RELEASES if one["serving_recipe_engine_options"].items() - now.items())
+    wanted = fleet.another()
     cell = MATRIX[fault, moment] = Cell()
     made = FAULTS[fault]
     with fleet.load(RATE) as load:
         process = fleet.start("rollout", **wanted)
-        seen = follow(process, "step 1 ")
+        seen = until(process, "step 1 ")
         scene = Scene(fleet, seen.rpartition("step 1 ")[2].split(":")[0].strip(), process)
-        seen += follow(process, MOMENTS[moment])
+        seen += until(process, MOMENTS[moment])
         time.sleep(0.5)
         made.make(scene)
         lost = made.lost(scene)
@@ -228,7 +215,4 @@ def test_fault(fleet: Fleet, fault: str, moment: str) -> None:
     assert run.status == 0, f"{seen}\n{run.output}"
     assert failed == ours, load.errors()
     assert fleet.rotation() == fleet.all_instances
-    assert all(
-        fleet.release(host)["engine_options"].items() >= wanted["serving_recipe_engine_options"].items()
-        for host in fleet.gpu_names
-    )
+    assert fleet.options() == [wanted["serving_recipe_engine_options"]["max_num_tokens"]] * fleet.gpus
