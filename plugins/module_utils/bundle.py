@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import (
     Mark,
     RemoteFile,
@@ -26,7 +27,6 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
     read_manifest,
     read_marker,
     remember,
-    write_file,
 )
 
 INDEX = "bundle.json"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 
 Config = dict[str, Any]
 
@@ -291,39 +292,10 @@ def validate(dockerd: str | None, config: Config, name: str, path: str, runner: 
     raise DaemonConfigError(f"dockerd refuses {path} with what {name} asks for, nothing was changed: {reason}")
 
 
-def write_atomically(path: str, text: str) -> None:
-    """Replace the file ``path``, or what it links to, in one step; mode and owner stay, a new file gets 0644."""
-    target = os.path.realpath(path)
-    directory = os.path.dirname(target)
-    os.makedirs(directory, mode=0o755, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=f".{os.path.basename(target)}.")
-    try:
-        with os.fdopen(descriptor, "w") as stream:
-            if os.path.exists(target):
-                status = os.stat(target)
-                os.fchmod(descriptor, status.st_mode & 0o7777)
-                os.fchown(descriptor, status.st_uid, status.st_gid)
-            else:
-                os.fchmod(descriptor, 0o644)
-            stream.write(text)
-            stream.flush()
-            os.fsync(descriptor)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    # The rename itself survives a power cut only once the directory is on disk.
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def put(path: str, text: str | None) -> None:
-    """Have the file ``path`` with this text, or no such file."""
+    """Have the file ``path``, or what it links to, with this text, or no such file."""
     if text is not None:
-        write_atomically(path, text)
+        write_file(Path(path).resolve(), text)
     elif os.path.lexists(path):
         os.unlink(path)
 

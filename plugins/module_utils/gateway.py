@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output, run
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import FILE_MODE, write_file
 
 HEAD = "head.cfg"
 CONFIG = "haproxy.cfg"
@@ -373,7 +374,7 @@ class Gateway:
         """Write the note once the configuration is found valid, and before it is put in place."""
         new = config.with_name(f".{CONFIG}.new")
         if text is not None:
-            _write(new, text)
+            write_file(new, text, FILE_MODE)
             try:
                 self._check("haproxy", "-c", "-q", "-f", str(new))
             except GatewayError:
@@ -381,8 +382,7 @@ class Gateway:
                 raise
         note = self._root / HOSTS / f"{name}.json"
         if name in after and after[name] != before.get(name):
-            note.parent.mkdir(exist_ok=True)
-            _write(note, _noted(after[name]))
+            write_file(note, _noted(after[name]), FILE_MODE)
         elif name in before and name not in after:
             note.unlink()
         if text is not None:
@@ -463,11 +463,3 @@ def _differences(directory: Path, before: Hosts, after: Hosts) -> Iterator[Diffe
         if old != new:
             path = str(directory / f"{name}.json")
             yield {"before": old, "after": new, "before_header": path, "after_header": path}
-
-
-def _write(path: Path, text: str) -> None:
-    """Put a file there whole or not at all."""
-    new = path.with_name(f".{path.name}.part")
-    new.write_text(text)
-    new.chmod(0o644)
-    os.replace(new, path)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output, run
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import FILE_MODE, write_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 
 # Where an administrator's units are: systemd.unit(5).
@@ -39,7 +40,6 @@ PLACEHOLDER = "@release@"
 SECRET = "(a secret)"
 NAME_LENGTH = 12  # hexadecimal digits of SHA-256: enough to tell the few releases of a host apart
 
-FILE_MODE = 0o644
 # Root's group, too: a container's user that is not root is often of that group.
 SECRET_MODE = 0o640
 DIRECTORY_MODE = 0o755
@@ -62,6 +62,16 @@ class State:
     active: str
     enabled: str
     link: str | None
+    sub: str = ""
+
+    @property
+    def stopped(self) -> bool:
+        return self.active in ("inactive", "failed")
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs, and does not just wait to be started again, as after a restart of Docker."""
+        return not self.stopped and not self.sub.startswith("auto-restart")
 
 
 @dataclass(frozen=True)
@@ -115,11 +125,10 @@ def plan(states: Mapping[str, State], wanted: Mapping[str, str], restart: bool) 
     remove = [unit for unit in states if unit not in wanted]
     link = [unit for unit, file in wanted.items() if states[unit].link != file]
     again = [unit for unit in wanted if restart or unit in link]
-    running = {unit for unit, state in states.items() if state.active not in ("inactive", "failed")}
-    start = [unit for unit in wanted if unit in again or unit not in running]
+    start = [unit for unit in wanted if unit in again or not states[unit].running]
     # systemd's link for the boot names the file behind the unit's own link, so it is made anew with that.
     enable = [unit for unit in wanted if unit in link or states[unit].enabled != "enabled"]
-    stop = [unit for unit in (*remove, *again) if unit in running]
+    stop = [unit for unit in (*remove, *again) if not states[unit].stopped]
     return Plan(*(tuple(sorted(units)) for units in (stop, remove, link, enable, start)))
 
 
@@ -299,7 +308,7 @@ class HostReleases:
             shown = {"before": SECRET if was_secret else old, "after": f"{SECRET}, another" if file in secret else text}
             differences.append({**shown, **header})
             if not self._check_mode:
-                _write(path, text, mode)
+                _put(path, text, mode)
         for stranger in sorted(set(_names(directory)) - {*files, SUMS}):
             # An editor's, or left by a full disk: nothing that runs was started from it.
             differences.append({"before": f"{directory / stranger}\n", "after": ""})
@@ -313,7 +322,7 @@ class HostReleases:
                 header = {"before_header": str(path) if old else "", "after_header": str(path)}
                 differences.append({"before": old, "after": text, **header})
             if not self._check_mode:
-                _write(path, text, mode)
+                _put(path, text, mode)
         return Staged(name, intact, differences)
 
     def start(self, name: str, restart: bool, units: Sequence[str] = (), only: Sequence[str] = ()) -> Plan:
@@ -356,7 +365,7 @@ class HostReleases:
         old = sorted(others[max(0, keep - (2 if before else 1)) :])
         if not self._check_mode:
             os.utime(self.path(name))
-            _write(self._history, json.dumps([*history, entry], indent=2) + "\n", FILE_MODE)
+            write_file(self._history, json.dumps([*history, entry], indent=2) + "\n", FILE_MODE)
             _link(self._verified, str(self.path(name)))
             for other in old:
                 _remove(self.path(other))
@@ -388,7 +397,12 @@ class HostReleases:
         links = self._links()
         shown = self._show(sorted({*wanted, *(self._ours(links) if others else ())}))
         return {
-            unit: State(value.get("ActiveState", "inactive"), value.get("UnitFileState", ""), links.get(unit))
+            unit: State(
+                value.get("ActiveState", "inactive"),
+                value.get("UnitFileState", ""),
+                links.get(unit),
+                value.get("SubState", ""),
+            )
             for unit, value in shown.items()
         }
 
@@ -409,7 +423,7 @@ class HostReleases:
         """What systemd says of units."""
         if not units:
             return {}
-        shown = self._check("systemctl", "show", "--property=ActiveState,UnitFileState", "--", *units)
+        shown = self._check("systemctl", "show", "--property=ActiveState,SubState,UnitFileState", "--", *units)
         return paragraphs(units, shown)
 
     def _systemctl(
@@ -455,16 +469,11 @@ def _is(path: Path, text: str, mode: int) -> bool:
     return path.read_bytes() == text.encode() and path.stat().st_mode & 0o7777 == mode
 
 
-def _write(path: Path, text: str, mode: int) -> None:
-    """Put the file there whole or not at all; nobody reads it before it has its mode."""
-    new = path.with_name(f".{path.name}.new")
-    new.unlink(missing_ok=True)
-    new.touch(SECRET_MODE)
-    new.write_text(text)
-    new.chmod(mode)
+def _put(path: Path, text: str, mode: int) -> None:
+    """Put the file there, also where somebody has made a directory."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
-    os.replace(new, path)
+    write_file(path, text, mode)
 
 
 def _link(path: Path, target: str) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Callable
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,7 @@ class LockFile:
             ours = lock is not None and lock.owner == owner
             began = lock.began if lock is not None and ours else now
             rollout = lock.rollout if lock is not None else time.strftime("%FT%TZ", time.gmtime(now))
-            new = self._path.with_name(f".{self._path.name}.new")
-            new.write_text(json.dumps(asdict(Lock(owner, holder, began, now + seconds, rollout))) + "\n")
-            os.replace(new, self._path)
+            write_file(self._path, json.dumps(asdict(Lock(owner, holder, began, now + seconds, rollout))) + "\n")
             return not ours, rollout
 
     def release(self, owner: str) -> bool:

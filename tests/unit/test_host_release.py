@@ -124,7 +124,15 @@ def test_plan_stops_all_that_changes_before_anything_starts() -> None:
     ("state", "expected"),
     [
         pytest.param(State("active", "enabled", "/new/a"), Plan(), id="as it should be"),
-        pytest.param(State("activating", "enabled", "/new/a"), Plan(), id="about to restart"),
+        pytest.param(State("activating", "enabled", "/new/a", "start-post"), Plan(), id="starts"),
+        pytest.param(
+            State("activating", "enabled", "/new/a", "auto-restart"), Plan(start=("a",)), id="waits to be started again"
+        ),
+        pytest.param(
+            State("activating", "enabled", "/old/a", "auto-restart"),
+            Plan(stop=("a",), link=("a",), enable=("a",), start=("a",)),
+            id="waits to be started again as another's",
+        ),
         pytest.param(State("inactive", "enabled", "/new/a"), Plan(start=("a",)), id="stopped"),
         pytest.param(State("failed", "enabled", "/new/a"), Plan(start=("a",)), id="failed"),
         pytest.param(State("active", "linked", "/new/a"), Plan(enable=("a",)), id="disabled"),

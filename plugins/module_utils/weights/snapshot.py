@@ -146,7 +146,10 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Put a file there whole or not at all, whoever else does, and if power fails right after. Raises OSError."""
+    """Put a file there whole or not at all, whoever else does, and if power fails right after. Raises OSError.
+
+    As module_utils/files.py does, which is not there where this runs by itself.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

@@ -1,0 +1,43 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files that are there whole or not at all, whoever writes them, and if power fails right after."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+FILE_MODE = 0o644
+
+
+def write_file(path: Path, text: str, mode: int | None = None) -> None:
+    """Put a file there at one stroke; who may not read it then cannot before. Raises OSError.
+
+    Without a ``mode`` it has mode and owner of the file that is there, and a new one 0644.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as content:
+            content.write(text)
+            content.flush()
+            if mode is None and path.exists():
+                old = path.stat()
+                os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+                os.fchown(descriptor, old.st_uid, old.st_gid)
+            else:
+                os.fchmod(descriptor, FILE_MODE if mode is None else mode)
+            os.fsync(descriptor)
+        os.replace(new, path)
+    except BaseException:
+        os.unlink(new)
+        raise
+    # The rename survives a power cut only once the directory is on disk.
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
