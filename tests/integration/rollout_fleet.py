@@ -20,6 +20,20 @@ LAB = {"rollout_bake_seconds": 20, "rollout_canary_max_latency_ratio": 20, "roll
 # Two releases that differ in one option.
 ONE = {"serving_recipe_engine_options": {"max_num_tokens": 8192}}
 TWO = {"serving_recipe_engine_options": {"max_num_tokens": 4096}}
+# A newer Docker, for apt: what the distribution has, with another version.
+NEWER = """
+set -e
+rm -rf /srv/newer && mkdir /srv/newer && cd /srv/newer
+rm -f /etc/apt/sources.list.d/newer.list
+apt-get download -q docker.io >&2 && dpkg-deb -R docker.io_*.deb t && rm docker.io_*.deb
+sed -i 's/^Version: .*/&+newer/' t/DEBIAN/control
+dpkg-deb -b t newer.deb >&2 && rm -r t
+{ dpkg-deb -f newer.deb; echo Filename: ./newer.deb; echo Size: $(stat -c %s newer.deb)
+  echo SHA256: $(sha256sum < newer.deb | cut -c 1-64); } > Packages
+echo 'deb [trusted=yes] file:/srv/newer ./' > /etc/apt/sources.list.d/newer.list
+apt-get update -q -o Dir::Etc::SourceList=sources.list.d/newer.list -o Dir::Etc::SourceParts=- >&2
+dpkg-deb -f newer.deb Version
+"""
 
 
 def until(process: subprocess.Popen[str], words: str) -> str:

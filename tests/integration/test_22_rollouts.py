@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.rollout_fleet import ONE, TWO, Fleet, until
+from tests.integration.rollout_fleet import NEWER, ONE, TWO, Fleet, until
 
 FLEET = Fleet("roll-", gpus=3, gateways=2)
 # Requests per second that two cores can give beside Ansible.
@@ -127,22 +127,6 @@ def test_what_is_below_the_release_is_changed_out_of_rotation(fleet: Fleet) -> N
     assert fleet.rotation() == fleet.all_instances
     again = fleet.play("rollout", **wanted, **docker)
     assert f"0 of {fleet.gpus} hosts are switched" in again.output
-
-
-# A newer Docker, for apt: what the distribution has, with another version.
-NEWER = """
-set -e
-rm -rf /srv/newer && mkdir /srv/newer && cd /srv/newer
-rm -f /etc/apt/sources.list.d/newer.list
-apt-get download -q docker.io >&2 && dpkg-deb -R docker.io_*.deb t && rm docker.io_*.deb
-sed -i 's/^Version: .*/&+newer/' t/DEBIAN/control
-dpkg-deb -b t newer.deb >&2 && rm -r t
-{ dpkg-deb -f newer.deb; echo Filename: ./newer.deb; echo Size: $(stat -c %s newer.deb)
-  echo SHA256: $(sha256sum < newer.deb | cut -c 1-64); } > Packages
-echo 'deb [trusted=yes] file:/srv/newer ./' > /etc/apt/sources.list.d/newer.list
-apt-get update -q -o Dir::Etc::SourceList=sources.list.d/newer.list -o Dir::Etc::SourceParts=- >&2
-dpkg-deb -f newer.deb Version
-"""
 
 
 def test_docker_upgrade_loses_nothing(fleet: Fleet) -> None:

@@ -1,6 +1,6 @@
 """What befalls a rollout at its worst moments, under load: who loses which requests, and whether the next run ends it.
 
-Prints the matrix; with FAULTS_DOCUMENT it is written there too, which is how docs/rollout-faults.md is made.
+Prints the matrix; with ROLLOUT_DOCUMENTS, a folder, rollout-faults.md is written there.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ def fleet() -> Iterator[Fleet]:
     assert run.status == 0, run.output
     yield FLEET
     print(f"\n{page()}")
-    if document := os.environ.get("FAULTS_DOCUMENT"):
-        Path(document).write_text(page())
+    if folder := os.environ.get("ROLLOUT_DOCUMENTS"):
+        Path(folder, "rollout-faults.md").write_text(page())
     FLEET.down()
 
 
