@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import math
+import socket
 import ssl
 import threading
 import time
@@ -31,6 +32,13 @@ DRAIN = 300.0
 TIMEOUT = httpx2.Timeout(DRAIN, connect=10.0)
 # A connection for each request in flight, so that none waits for another.
 LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+# A gateway that has lost power is noticed within 25 seconds.
+KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
 # What breaks a connection, as the OpenAI client sees it.
 BROKEN = (openai.APIConnectionError, httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)
 # The responses whose headers have come for a request; empty while nobody has answered.
@@ -142,10 +150,9 @@ class Load:
     def client(self, base_url: str) -> openai.AsyncOpenAI:
         """The client of a gateway, with connections of its own; what fails stays failed."""
         http = httpx2.AsyncClient(
-            verify=self.verify,
+            transport=httpx2.AsyncHTTPTransport(verify=self.verify, limits=LIMITS, socket_options=KEEPALIVE),
             trust_env=False,
             timeout=TIMEOUT,
-            limits=LIMITS,
             event_hooks={"response": [remember]},
         )
         return openai.AsyncOpenAI(

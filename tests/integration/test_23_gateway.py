@@ -650,6 +650,23 @@ def test_slow_body_keeps_nobody_from_an_answer(fleet: Fleet, gateway: str) -> No
     assert flying < 10
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_instance_works_for_who_has_gone(fleet: Fleet, gateway: str, stream: bool) -> None:
+    began = now(fleet, gateway)
+    with (
+        socket.create_connection((fleet.address(gateway), PORT), timeout=10) as connection,
+        anybody().wrap_socket(connection) as tls,
+    ):
+        tls.sendall(request("POST", CHAT, question(tokens=30000, stream=stream)))
+        time.sleep(2)
+    for _turn in range(20):
+        ended = [one for one in access(journal(fleet, gateway, began)).values() if one["end"].startswith("C")]
+        if ended:
+            break
+        time.sleep(0.5)
+    assert [one["total_ms"] < 10_000 for one in ended] == [True]
+
+
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 
