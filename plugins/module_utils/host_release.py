@@ -69,9 +69,9 @@ class State:
         return self.active in ("inactive", "failed")
 
     @property
-    def running(self) -> bool:
-        """Whether it runs, and does not just wait to be started again, as after a restart of Docker."""
-        return not self.stopped and not self.sub.startswith("auto-restart")
+    def waits(self) -> bool:
+        """Whether systemd is going to start it again after a while, as after a restart of Docker."""
+        return self.sub.startswith("auto-restart")
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,9 @@ def plan(states: Mapping[str, State], wanted: Mapping[str, str], restart: bool) 
     """
     remove = [unit for unit in states if unit not in wanted]
     link = [unit for unit, file in wanted.items() if states[unit].link != file]
-    again = [unit for unit in wanted if restart or unit in link]
-    start = [unit for unit in wanted if unit in again or not states[unit].running]
+    # What waits is left waiting by a start, so it is stopped, too.
+    again = [unit for unit in wanted if restart or unit in link or states[unit].waits]
+    start = [unit for unit in wanted if unit in again or states[unit].stopped]
     # systemd's link for the boot names the file behind the unit's own link, so it is made anew with that.
     enable = [unit for unit in wanted if unit in link or states[unit].enabled != "enabled"]
     stop = [unit for unit in (*remove, *again) if not states[unit].stopped]

@@ -126,7 +126,9 @@ def test_plan_stops_all_that_changes_before_anything_starts() -> None:
         pytest.param(State("active", "enabled", "/new/a"), Plan(), id="as it should be"),
         pytest.param(State("activating", "enabled", "/new/a", "start-post"), Plan(), id="starts"),
         pytest.param(
-            State("activating", "enabled", "/new/a", "auto-restart"), Plan(start=("a",)), id="waits to be started again"
+            State("activating", "enabled", "/new/a", "auto-restart"),
+            Plan(stop=("a",), start=("a",)),
+            id="waits to be started again",
         ),
         pytest.param(
             State("activating", "enabled", "/old/a", "auto-restart"),
