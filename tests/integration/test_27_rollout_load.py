@@ -23,6 +23,8 @@ FLEET = Fleet("six-", gpus=6, gateways=2)
 # Requests per second that two cores can give beside Ansible.
 RATE = 8
 REQUESTS = 10000
+# Of every 200th answer, which takes half a minute.
+LONG_TOKENS = 40000
 # Seconds that are looked at before each rollout.
 BEFORE = 90
 OTHER_IMAGE = "registry.origin.test/nvidia/tensorrt-llm/release:1.3.0rc14"
@@ -101,7 +103,7 @@ def test_nothing_is_lost_while_everything_changes(fleet: Fleet) -> None:
     }
     wanted: dict[str, Any] = {}
     parts: list[Part] = []
-    with fleet.load(RATE) as load:
+    with fleet.load(RATE, long_tokens=LONG_TOKENS) as load:
         for change, variables in changes.items():
             before = time.monotonic()
             load.wait(BEFORE)
