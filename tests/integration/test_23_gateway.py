@@ -660,7 +660,8 @@ def test_no_instance_works_for_who_has_gone(fleet: Fleet, gateway: str, stream: 
         tls.sendall(request("POST", CHAT, question(tokens=30000, stream=stream)))
         time.sleep(2)
     for _turn in range(20):
-        ended = [one for one in access(journal(fleet, gateway, began)).values() if one["end"].startswith("C")]
+        entries = access(journal(fleet, gateway, began)).values()
+        ended = [one for one in entries if one["end"].startswith("C") and (one["streamed"] == "yes") == stream]
         if ended:
             break
         time.sleep(0.5)
