@@ -295,7 +295,7 @@ def validate(dockerd: str | None, config: Config, name: str, path: str, runner: 
 def put(path: str, text: str | None) -> None:
     """Have the file ``path``, or what it links to, with this text, or no such file."""
     if text is not None:
-        write_file(Path(path).resolve(), text)
+        write_file(Path(path).resolve(), text, mode=None)
     elif os.path.lexists(path):
         os.unlink(path)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 FILE_MODE = 0o644
 
 
-def write_file(path: Path, text: str, mode: int | None = None) -> None:
+def write_file(path: Path, text: str, mode: int | None = FILE_MODE) -> None:
     """Put a file there at one stroke; who may not read it then cannot before. Raises OSError.
 
-    Without a ``mode`` it has mode and owner of the file that is there, and a new one 0644.
+    With ``mode`` None it has mode and owner of the file that is there, and a new one 0644.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output, run
-from ansible_collections.trtllm.fleet.plugins.module_utils.files import FILE_MODE, write_file
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 
 HEAD = "head.cfg"
 CONFIG = "haproxy.cfg"
@@ -374,7 +374,7 @@ class Gateway:
         """Write the note once the configuration is found valid, and before it is put in place."""
         new = config.with_name(f".{CONFIG}.new")
         if text is not None:
-            write_file(new, text, FILE_MODE)
+            write_file(new, text)
             try:
                 self._check("haproxy", "-c", "-q", "-f", str(new))
             except GatewayError:
@@ -382,7 +382,7 @@ class Gateway:
                 raise
         note = self._root / HOSTS / f"{name}.json"
         if name in after and after[name] != before.get(name):
-            write_file(note, _noted(after[name]), FILE_MODE)
+            write_file(note, _noted(after[name]))
         elif name in before and name not in after:
             note.unlink()
         if text is not None:

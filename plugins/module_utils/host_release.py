@@ -366,7 +366,7 @@ class HostReleases:
         old = sorted(others[max(0, keep - (2 if before else 1)) :])
         if not self._check_mode:
             os.utime(self.path(name))
-            write_file(self._history, json.dumps([*history, entry], indent=2) + "\n", FILE_MODE)
+            write_file(self._history, json.dumps([*history, entry], indent=2) + "\n")
             _link(self._verified, str(self.path(name)))
             for other in old:
                 _remove(self.path(other))

@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
+from ansible_collections.trtllm.fleet.plugins.module_utils import files
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights import snapshot, staging
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import (
     LOCK,
@@ -38,7 +40,6 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
     read_marker,
     remember,
     verify,
-    write_file,
     write_manifest,
 )
 from ansible_collections.trtllm.fleet.plugins.modules import model_snapshot
@@ -447,18 +448,6 @@ def test_what_cannot_be_brought_to_the_disk_is_not_good(
     if not remembered:
         assert "model-1.safetensors" in result["msg"]
         assert "model_weights_dir" in result["msg"]
-
-
-def test_a_file_of_ours_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_file(tmp_path / "state/file", "old")
-
-    def fail(_descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(snapshot.os, "fsync", fail)
-    with pytest.raises(OSError, match="No space"):
-        write_file(tmp_path / "state/file", "new")
-    assert [path.read_text() for path in (tmp_path / "state").iterdir()] == ["old"]
 
 
 # What arrives
@@ -887,7 +876,7 @@ def test_an_export_that_only_refuses_to_be_written_counts_as_read_only(
 ) -> None:
     directory = host.has()
     (directory / MARKER).unlink()
-    real_open, real_mkstemp = os.open, snapshot.tempfile.mkstemp
+    real_open, real_mkstemp = os.open, files.tempfile.mkstemp
 
     def refuse(path: Any) -> None:
         if str(path).startswith(str(host.top)):
@@ -904,7 +893,7 @@ def test_an_export_that_only_refuses_to_be_written_counts_as_read_only(
 
     monkeypatch.setattr(snapshot.os, "access", lambda path, _mode: not str(path).startswith(str(host.top)))
     monkeypatch.setattr(snapshot.os, "open", open_)
-    monkeypatch.setattr(snapshot.tempfile, "mkstemp", mkstemp)
+    monkeypatch.setattr(files.tempfile, "mkstemp", mkstemp)
     assert host.run("staged")["hashed_bytes"] == TOTAL
     assert host.run("staged", check=True)["hashed_bytes"] == host.run("staged")["hashed_bytes"] == 0
     assert host.run("verified", keep=0)["verified"]

@@ -231,6 +231,7 @@ class Bench:
         folder.mkdir(parents=True)
         for program in (ROOT / "plugins/module_utils/weights").glob("*.py"):
             shutil.copy(program, folder)
+        shutil.copy(ROOT / "plugins/module_utils/files.py", folder.parent)
 
     def write_checks(self) -> list[Path]:
         """Lists for sha256sum, as many as there are cores, of about the same bytes."""

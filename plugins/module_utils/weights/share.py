@@ -30,6 +30,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Callable
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import FILE_MODE
+
 from .exchange import (
     ASK_ERRORS,
     INDEX,
@@ -48,7 +50,6 @@ from .exchange import (
 from .fetch import ARRIVING, own_part, size_text
 from .plan import FETCH_STATUS, RUN_DIR, SHARE_STATUS, PlanError, Share, read_plan, read_status, write_status
 from .snapshot import (
-    FILE_MODE,
     MANIFEST,
     STATE,
     Findings,

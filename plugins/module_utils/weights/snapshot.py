@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import FILE_MODE, write_file
 
 # Not ours alone: the hub's client has its own things in it. No file of a model may lie there.
 CACHE = ".cache"
@@ -40,7 +41,6 @@ NETWORK += ("nfs4", "ocfs2", "smb3", "sshfs", "virtiofs", "wekafs")
 
 # What a read-only mount answers, and an export that lets this host only read.
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
-FILE_MODE = 0o644
 BLOCK = 1024 * 1024
 # So far the disk is ahead of the hashing, or a file that is not in memory would have one of them wait for the other.
 AHEAD = 16 * BLOCK
@@ -143,30 +143,6 @@ def read_manifest(directory: Path) -> Manifest:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Say what the snapshot must be. Raises OSError."""
     write_file(directory / MANIFEST, json.dumps(manifest.as_dict(), indent=1))
-
-
-def write_file(path: Path, text: str) -> None:
-    """Put a file there whole or not at all, whoever else does, and if power fails right after. Raises OSError.
-
-    As module_utils/files.py does, which is not there where this runs by itself.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as content:
-            content.write(text)
-            content.flush()
-            os.fchmod(content.fileno(), FILE_MODE)
-            os.fsync(content.fileno())
-        os.replace(new, path)
-    except BaseException:
-        os.unlink(new)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def few(names: Sequence[str]) -> str:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import FILE_MODE
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import (
     CACHE,
     COMMIT,
-    FILE_MODE,
     LOCK,
     MANIFEST,
     STATE,
