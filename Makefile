@@ -61,11 +61,11 @@ faults: $(venv) ## Dry run, faults, recovery and secrets on lab hosts (slow)
 
 .PHONY: faults-rollout
 faults-rollout: $(venv) ## Every fault at every moment of a rollout, into docs/rollout-faults.md (two hours)
-	ROLLOUT_DOCUMENTS=docs pytest -vv tests/integration/test_26_rollout_faults.py
+	ROLLOUT_DOCUMENTS=docs pytest -vv --capture=no tests/integration/test_26_rollout_faults.py
 
 .PHONY: load-rollout
 load-rollout: $(venv) ## Image, recipe, model and Docker of six hosts changed under 10,000 requests, into docs/rollout-load.md (40 minutes)
-	ROLLOUT_DOCUMENTS=docs pytest -vv tests/integration/test_27_rollout_load.py
+	ROLLOUT_DOCUMENTS=docs pytest -vv --capture=no tests/integration/test_27_rollout_load.py
 
 .PHONY: bench-recipes
 bench-recipes: $(venv) ## CPU time of the controller for the recipes of a fleet (HOSTS=1000)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.integration.conftest import REPO, Run, lab
@@ -47,6 +49,13 @@ def until(process: subprocess.Popen[str], words: str) -> str:
     raise AssertionError(f"{words!r} was never printed:\n{seen}")
 
 
+def publish(name: str, text: str) -> None:
+    """Print a page of results, and write it to the folder ROLLOUT_DOCUMENTS where that is given."""
+    print(f"\n{text}")
+    if folder := os.environ.get("ROLLOUT_DOCUMENTS"):
+        Path(folder, name).write_text(text)
+
+
 @dataclass(frozen=True)
 class Fleet:
     """Hosts PREFIX1 … are GPU hosts, those after them gateways."""
@@ -68,6 +77,16 @@ class Fleet:
 
     def down(self) -> None:
         lab("down", environment=self.environment)
+
+    @contextmanager
+    def serving(self, **variables: Any) -> Iterator[Fleet]:
+        """The hosts from nothing to rotation, and away again."""
+        self.up()
+        run = self.play("site", **variables)
+        assert run.status == 0, run.output
+        assert self.rotation() == self.all_instances
+        yield self
+        self.down()
 
     @property
     def gpu_names(self) -> list[str]:

@@ -20,12 +20,8 @@ RATE = 8
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    FLEET.up()
-    run = FLEET.play("site", **ONE)
-    assert run.status == 0, run.output
-    assert FLEET.rotation() == FLEET.all_instances
-    yield FLEET
-    FLEET.down()
+    with FLEET.serving(**ONE) as fleet:
+        yield fleet
 
 
 def test_rollout_loses_nothing(fleet: Fleet) -> None:

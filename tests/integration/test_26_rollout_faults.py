@@ -1,6 +1,6 @@
 """What befalls a rollout at its worst moments, under load: who loses which requests, and whether the next run ends it.
 
-Prints the matrix; with ROLLOUT_DOCUMENTS, a folder, rollout-faults.md is written there.
+Prints the matrix after each of them; with ROLLOUT_DOCUMENTS, a folder, rollout-faults.md is written there.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
-from tests.integration.rollout_fleet import ONE, Fleet, until
+from tests.integration.rollout_fleet import ONE, Fleet, publish, until
 
 FLEET = Fleet("roll-", gpus=2, gateways=2)
 # Requests per second that two cores can give beside Ansible.
@@ -163,14 +162,8 @@ def page() -> str:
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    FLEET.up()
-    run = FLEET.play("site", **ONE)
-    assert run.status == 0, run.output
-    yield FLEET
-    print(f"\n{page()}")
-    if folder := os.environ.get("ROLLOUT_DOCUMENTS"):
-        Path(folder, "rollout-faults.md").write_text(page())
-    FLEET.down()
+    with FLEET.serving(**ONE) as fleet:
+        yield fleet
 
 
 def instances(fleet: Fleet) -> dict[str, str]:
@@ -212,6 +205,7 @@ def test_fault(fleet: Fleet, fault: str, moment: str) -> None:
         if lost and (known.get(one.request_id, "").startswith(f"{lost}.") or fleet.address(lost) in one.url)
     ]
     cell.requests, cell.lost, cell.stray = len(load.since(0)), len(failed), len(failed) - len(ours)
+    publish("rollout-faults.md", page())
     assert run.status == 0, f"{seen}\n{run.output}"
     assert failed == ours, load.errors()
     assert fleet.rotation() == fleet.all_instances

@@ -11,13 +11,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.fleet_load import Load
-from tests.integration.rollout_fleet import NEWER, TWO, Fleet
+from tests.integration.rollout_fleet import NEWER, TWO, Fleet, publish
 
 FLEET = Fleet("six-", gpus=6, gateways=2)
 # Requests per second that two cores can give beside Ansible.
@@ -78,12 +77,8 @@ and Ansible share the cores, so they say little of a fleet's speed: the client i
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    FLEET.up()
-    run = FLEET.play("site")
-    assert run.status == 0, run.output
-    assert FLEET.rotation() == FLEET.all_instances
-    yield FLEET
-    FLEET.down()
+    with FLEET.serving() as fleet:
+        yield fleet
 
 
 def older_revision(fleet: Fleet) -> str:
@@ -115,9 +110,7 @@ def test_nothing_is_lost_while_everything_changes(fleet: Fleet) -> None:
                 break
         else:
             load.wait(max(0, (REQUESTS - len(load.since(0))) / RATE) + 1)
-    print(f"\n{page(parts, load)}")
-    if folder := os.environ.get("ROLLOUT_DOCUMENTS"):
-        Path(folder, "rollout-load.md").write_text(page(parts, load))
+    publish("rollout-load.md", page(parts, load))
     assert run.status == 0, run.output
     assert len(load.since(0)) >= REQUESTS
     assert load.errors() == {}
