@@ -165,12 +165,8 @@ def ask(address: str, method: str, target: str, body: bytes | None = None, **opt
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    FLEET.up()
-    run = FLEET.play("site")
-    assert run.status == 0, run.output
-    assert FLEET.rotation() == FLEET.all_instances
-    yield FLEET
-    FLEET.down()
+    with FLEET.serving() as fleet:
+        yield fleet
 
 
 @pytest.fixture(scope="module")
@@ -666,6 +662,41 @@ def test_no_instance_works_for_who_has_gone(fleet: Fleet, gateway: str, stream: 
             break
         time.sleep(0.5)
     assert [one["total_ms"] < 10_000 for one in ended] == [True]
+
+
+def set_power(fleet: Fleet, host: str, on: bool) -> None:
+    """Without it nothing leaves a host any more, nor reaches it, and nobody is told."""
+    for interface in ("INPUT --in-interface", "OUTPUT --out-interface"):
+        fleet.shell(host, f"iptables {'--delete' if on else '--insert'} {interface} eth0 --jump DROP")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_host_that_has_lost_power_is_noticed(fleet: Fleet, gateway: str, stream: bool) -> None:
+    lost, address, began = fleet.gpu_names[0], fleet.address(gateway), now(fleet, gateway)
+    # Answers of a quarter of a minute, or of more on a busy machine, in HTTP/1.0, so that a body ends where it ends.
+    asked = request("POST", CHAT, question(tokens=20000, stream=stream), version="HTTP/1.0")
+    with ThreadPoolExecutor(max_workers=2 * fleet.gpus) as threads:
+        futures = [threads.submit(exchange, address, asked, timeout=180) for _turn in range(2 * fleet.gpus)]
+        time.sleep(5)
+        set_power(fleet, lost, on=False)
+        try:
+            answers = [future.result() for future in futures]
+        finally:
+            set_power(fleet, lost, on=True)
+    entries = access(journal(fleet, gateway, began))
+    ours = {answer.request_id: answer for answer in answers}
+    cut = {name for name in ours if entries[name]["instance"].startswith(f"{lost}.")}
+    assert 0 < len(cut) < len(answers)
+    for name, answer in ours.items():
+        whole_answer = answer.body.rstrip().endswith(b"data: [DONE]") if stream else answer.status == 200
+        assert whole_answer == (name not in cut)
+        assert answer.status == (502 if name in cut and not stream else 200)
+    # Ten seconds without a word and three questions without an answer, after the five until the power went.
+    assert max(ours[name].seconds for name in cut) < 5 + 25 + 5
+    for _turn in range(60):
+        if fleet.rotation() == fleet.all_instances:
+            break
+    assert fleet.rotation() == fleet.all_instances
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
