@@ -43,8 +43,12 @@ lint: $(venv) ## Style and types of everything in the checkout
 	shellcheck $(call programs,sh$$)
 	antsibull-changelog lint
 
+.PHONY: browser
+browser: ## Chromium, for the tests of pages
+	tools/browser.sh
+
 .PHONY: unit
-unit: $(venv) ## Unit tests and the promises of the repo (docs and specs up to date)
+unit: $(venv) browser ## Unit tests and the promises of the repo (docs and specs up to date)
 	pytest
 
 .PHONY: sanity

@@ -7,6 +7,7 @@ What answers behind it is NVIDIA's Dynamo frontend with its mocker engine; nginx
 The environment says how it behaves:
   LAB_ENGINE_LOAD_SECONDS  how long the start takes at least (3)
   LAB_ENGINE_SPEEDUP       how much faster it answers than the mocker's model of a GPU (10)
+  LAB_ENGINE_FACTORS       by option and value how much faster still, as JSON: {"max_batch_size": {"128": 1.5}}
   LAB_ENGINE_MODEL_ID      another model id than it should have
   LAB_ENGINE_FAULT         die, hang or health_only; LAB_ENGINE_FAULT_FILE names a file that says it
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -205,6 +207,13 @@ def max_tokens(args: Mapping[str, Any], config: Mapping[str, Any]) -> int:
     return args.get("max_seq_len") or config.get("max_position_embeddings") or 131072
 
 
+def speedup(args: Mapping[str, Any]) -> float:
+    """Return how much faster than its model of a GPU the mocker is to be, with these options."""
+    factors = json.loads(os.environ.get("LAB_ENGINE_FACTORS", "{}"))
+    ratio = float(os.environ.get("LAB_ENGINE_SPEEDUP", "10"))
+    return ratio * math.prod(by_value.get(str(args.get(name)), 1) for name, by_value in factors.items())
+
+
 def start_dynamo(
     processes: Processes, model: Path, name: str, port: int, args: Mapping[str, Any], config: Mapping[str, Any]
 ) -> None:
@@ -222,8 +231,7 @@ def start_dynamo(
     frontend = ["--http-host", "127.0.0.1", "--http-port", str(port)]
     processes.start("frontend", [sys.executable, "-m", "dynamo.frontend", *frontend], environment)
     length = max_tokens(args, config)
-    speedup = os.environ.get("LAB_ENGINE_SPEEDUP", "10")
-    mocker = ["--model-path", str(model), "--model-name", name, "--speedup-ratio", speedup]
+    mocker = ["--model-path", str(model), "--model-name", name, "--speedup-ratio", f"{speedup(args):g}"]
     mocker += ["--max-model-len", str(length)]
     # With a port for its system server the mocker gives out the model's card itself; else the frontend asks the hub.
     processes.start("mocker", [sys.executable, "-m", "dynamo.mocker", *mocker], environment | {"DYN_SYSTEM_PORT": "0"})

@@ -13,7 +13,7 @@ from pathlib import Path
 FILE_MODE = 0o644
 
 
-def write_file(path: Path, text: str, mode: int | None = FILE_MODE) -> None:
+def write_file(path: Path, text: str | bytes, mode: int | None = FILE_MODE) -> None:
     """Put a file there at one stroke; who may not read it then cannot before. Raises OSError.
 
     With ``mode`` None it has mode and owner of the file that is there, and a new one 0644.
@@ -21,8 +21,8 @@ def write_file(path: Path, text: str, mode: int | None = FILE_MODE) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with open(descriptor, "w", encoding="utf-8") as content:
-            content.write(text)
+        with open(descriptor, "wb") as content:
+            content.write(text.encode() if isinstance(text, str) else text)
             content.flush()
             if mode is None and path.exists():
                 old = path.stat()

@@ -62,7 +62,10 @@ class PciDevice:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. What only the driver can tell is None without it; memory is in MiB, temperature in degrees Celsius."""
+    """One GPU. What only the driver can tell is None without it.
+
+    Memory is in MiB, temperature in degrees Celsius, power in W, clocks in MHz.
+    """
 
     address: str
     device_id: str | None = None
@@ -87,6 +90,10 @@ class Gpu:
     temperature: int | None = None
     ecc_uncorrected: int | None = None
     recovery_action: str | None = None
+    power_limit_watts: int | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
 
 
 @dataclass(frozen=True)
@@ -209,6 +216,10 @@ def _parse_gpu(gpu: ElementTree.Element, address: str, index: int) -> Gpu:
         temperature=_number(gpu, "temperature/gpu_temp"),
         ecc_uncorrected=_uncorrected(gpu),
         recovery_action=_text(gpu, "gpu_recovery_action"),
+        power_limit_watts=_number(gpu, "gpu_power_readings/current_power_limit"),
+        sm_clock_mhz=_number(gpu, "clocks/sm_clock"),
+        sm_clock_max_mhz=_number(gpu, "max_clocks/sm_clock"),
+        memory_clock_mhz=_number(gpu, "clocks/mem_clock"),
     )
 
 

@@ -83,6 +83,10 @@ gpus:
       temperature: 41
       ecc_uncorrected: 0
       recovery_action: null
+      power_limit_watts: 700
+      sm_clock_mhz: 1980
+      sm_clock_max_mhz: 1980
+      memory_clock_mhz: 3201
 count:
   description: Number of RV(gpus).
   returned: always

@@ -106,12 +106,10 @@ def test_nothing_is_lost_while_everything_changes(fleet: Fleet) -> None:
             began = time.monotonic()
             run = fleet.play("rollout", **wanted)
             parts.append(Part(change, before, began, time.monotonic()))
-            if run.status or f"{fleet.gpus} of {fleet.gpus} hosts are switched" not in run.output:
-                break
-        else:
-            load.wait(max(0, (REQUESTS - len(load.since(0))) / RATE) + 1)
+            assert run.status == 0, run.output
+            assert f"{fleet.gpus} of {fleet.gpus} hosts are switched" in run.output, run.output
+        load.wait(max(0, (REQUESTS - len(load.since(0))) / RATE) + 1)
     publish("rollout-load.md", page(parts, load))
-    assert run.status == 0, run.output
     assert len(load.since(0)) >= REQUESTS
     assert load.errors() == {}
     assert fleet.rotation() == fleet.all_instances

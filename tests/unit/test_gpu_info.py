@@ -117,6 +117,10 @@ def test_real_capture_of_eight_gpus(h200x8: Path, tmp_path: Path) -> None:
         "temperature": 34,
         "ecc_uncorrected": 0,
         "recovery_action": None,
+        "power_limit_watts": 700,
+        "sm_clock_mhz": 345,
+        "sm_clock_max_mhz": 1980,
+        "memory_clock_mhz": 3201,
     }
     assert [entry["numa_node"] for entry in gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
 

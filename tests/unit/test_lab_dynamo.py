@@ -54,7 +54,7 @@ def test_stand_in_for_tensorrt_llm(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("tensorrt_llm", "tensorrt_llm.llmapi"):
         monkeypatch.setitem(sys.modules, name, None)
     dynamo_trtllm.stand_in_for_tensorrt_llm()
-    from tensorrt_llm.llmapi import BuildConfig  # type: ignore[import-not-found]
+    from tensorrt_llm.llmapi import BuildConfig
 
     fields = BuildConfig.model_fields
     assert [fields[f"max_{name}"].default for name in ("batch_size", "num_tokens", "seq_len", "beam_width")] == [

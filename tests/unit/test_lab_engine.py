@@ -312,3 +312,12 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trtllm_serve, "gpu_count", lambda: 0)
     with pytest.raises(ValueError, match="No GPU devices found on the node"):
         trtllm_serve.serve(TABLE["1.2"], "/models/m")
+
+
+def test_options_make_the_engine_faster_where_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    args = {"max_batch_size": 128, "tensor_parallel_size": 4}
+    assert trtllm_serve.speedup(args) == 10
+    monkeypatch.setenv("LAB_ENGINE_SPEEDUP", "2")
+    factors = {"max_batch_size": {"128": 1.5, "64": 7}, "tensor_parallel_size": {"4": 2}, "ep": {"1": 9}}
+    monkeypatch.setenv("LAB_ENGINE_FACTORS", json.dumps(factors))
+    assert trtllm_serve.speedup(args) == 6

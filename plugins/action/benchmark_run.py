@@ -1,0 +1,199 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Puts the loads of a benchmark on an endpoint, keeps each result at once, and tells how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import slo
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.published import missed
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Run
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario, ScenarioError, choose
+
+MODULE = "trtllm.fleet.benchmark_load"
+# A look costs the machine with the load about 0.3 CPU seconds.
+TURN = 10.0
+
+
+class LoadFailed(Exception):
+    """A load has no result; it carries what its module returned."""
+
+    def __init__(self, result: Mapping[str, Any]) -> None:
+        super().__init__(result.get("msg", "no answer"))
+        self.result = dict(result)
+
+
+class ActionModule(ActionBase):
+    """Scenario after scenario, load after load; the module of each runs where the task is delegated to."""
+
+    _VALID_ARGS = frozenset(
+        (
+            "load",
+            "min_users",
+            "published",
+            "published_share",
+            "ran_on",
+            "repeat",
+            "results_dir",
+            "scenario_options",
+            "scenarios",
+            "slo",
+            "table",
+            "target",
+        )
+    )
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        self._variables = task_vars or {}
+        result: dict[str, Any] = super().run(tmp, self._variables)
+        asked = self._task.args
+        objectives = asked.get("slo") or {}
+        problems = list(slo.problems(objectives))
+        try:
+            scenarios = choose(asked["scenarios"], asked["table"], asked.get("scenario_options") or {})
+        except ScenarioError as error:
+            problems.append(str(error))
+        if problems:
+            return {**result, "failed": True, "msg": "\n".join(problems)}
+        repeat = int(asked["repeat"])
+        plan = [describe(scenario, repeat) for scenario in scenarios]
+        if self._task.check_mode:
+            return {**result, "changed": True, "plan": plan}
+        run = Run(Path(asked["results_dir"]), asked["target"], scenarios, repeat, asked.get("ran_on") or {}, objectives)
+        try:
+            for number, scenario in enumerate(scenarios, 1):
+                self._run_scenario(run, scenario, f"scenario {number} of {len(scenarios)}, {scenario.name}")
+        except LoadFailed as failure:
+            run.problem(str(failure))
+            result.update(unreachable=failure.result.get("unreachable", False))
+        share = float(asked.get("published_share") or 0)
+        result["missed"] = [
+            *(slo.verdict(run.document, int(asked.get("min_users", 1))) if objectives else ()),
+            *(missed(asked["published"], run.document, share) if share else ()),
+        ]
+        failed = bool(run.document["problems"])
+        run.end("failed" if failed else "complete")
+        result.update(changed=True, plan=plan, path=str(run.folder), result=run.document)
+        if failed:
+            reasons = "\n".join(run.document["problems"])
+            result.update(failed=True, msg=f"{reasons}\nWhat was measured is in {run.folder}.")
+        return result
+
+    def _run_scenario(self, run: Run, scenario: Scenario, title: str) -> None:
+        """All loads of a scenario, up to the first number of users that misses the objectives or loses requests."""
+        repeat, objectives = run.document["repeat"], run.document["slo"]
+        points = list(scenario.points(repeat, run.seed))
+        rounds = []
+        for number, point in enumerate(points, 1):
+            users = f"{point['concurrency']} at once, round {point['round']} of {repeat}"
+            measured = self._load(run, point, f"{title}, load {number} of {len(points)} ({users})")
+            rounds.append(run.add(point, measured))
+            if measured["problems"]:
+                return
+            if point["round"] == repeat:
+                if missed := slo.misses(rounds, objectives):
+                    run.note(stopped={**run.document.get("stopped", {}), scenario.name: missed})
+                    return
+                rounds = []
+
+    def _load(self, run: Run, point: Mapping[str, Any], title: str) -> dict[str, Any]:
+        """One load to its end. Raises LoadFailed."""
+        asked, load = self._task.args, self._task.args["load"]
+        options = {name: point[name] for name in point if name not in ("scenario", "round")}
+        folder = f"{load['directory']}/{run.name}/{point['scenario']}-{point['concurrency']}-{point['round']}"
+        options.update(
+            load,
+            image=load["image"] if point["tool"] == "benchmark_serving" else "",
+            directory=folder,
+            base_urls=asked["target"]["base_urls"],
+            model=asked["target"]["model"],
+        )
+        options.update(gpus=asked["target"].get("gpus", 0), limits=slo.limits(run.document["slo"]), turn=TURN)
+        if point["tool"] == "benchmark_serving" and point["warm_up"]:
+            first = {**options, "requests": point["warm_up"], "warm_up": 0, "directory": f"{folder}-warm-up"}
+            self._finish(first, f"{title}, warm-up")
+            options["warm_up"] = 0
+        return self._finish(options, title)
+
+    def _finish(self, options: Mapping[str, Any], title: str) -> dict[str, Any]:
+        pace = Pace()
+        while True:
+            result: dict[str, Any] = self._execute_module(MODULE, dict(options), task_vars=self._variables)
+            if result.get("failed") or result.get("unreachable"):
+                raise LoadFailed(result)
+            told = line(result, pace, int(options["output_tokens"]))
+            Display().display(f"{self._variables['inventory_hostname']}: {title}: {told}")
+            if result["finished"]:
+                return result
+
+
+def describe(scenario: Scenario, repeat: int) -> str:
+    """A scenario in one sentence."""
+    users = ", ".join(str(count) for count in scenario.concurrency)
+    requests = sum(point["requests"] + point["warm_up"] for point in scenario.points(repeat, 0))
+    return (
+        f"{scenario.name} ({scenario.source}): {scenario.input_tokens} tokens in and {scenario.output_tokens} out, "
+        f"{users} at once, {repeat} {'round' if repeat == 1 else 'rounds'} each, {requests} requests by {scenario.tool}"
+    )
+
+
+class Pace:
+    """How fast a load goes, by what it tells from time to time."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._first: tuple[str, float, int] | None = None
+
+    def seconds(self) -> float:
+        """Since the start."""
+        return self._clock() - self._began
+
+    def rate(self, phase: str, done: int) -> float | None:
+        """Requests a second since the first look at this phase; None at that look, and while nothing is done."""
+        now = self._clock()
+        if self._first is None or self._first[0] != phase:
+            self._first = (phase, now, done)
+        _phase, since, before = self._first
+        return (done - before) / (now - since) if done > before and now > since else None
+
+
+def line(result: Mapping[str, Any], pace: Pace, output_tokens: int) -> str:
+    """How far a load is, or what it measured, for people. ``output_tokens`` are those of each request."""
+    if result["finished"]:
+        return figures(result["measured"], result["problems"])
+    progress = result["progress"]
+    if not progress:
+        return f"starting, {pace.seconds():.0f} s"
+    done, total = progress["done"], progress["total"]
+    told = f"{progress['phase']}, {done} of {total} requests after {pace.seconds():.0f} s"
+    rate = pace.rate(progress["phase"], done)
+    return f"{told}, {rate * output_tokens:,.4g} tokens/s, {(total - done) / rate:.0f} s left" if rate else told
+
+
+def figures(measured: Mapping[str, Any], problems: Sequence[str]) -> str:
+    """The figures that somebody who watches wants."""
+    return ", ".join([*_figures(measured), *problems])
+
+
+def _figures(measured: Mapping[str, Any]) -> Iterator[str]:
+    rates = measured["throughput"]
+    for rate, unit in (
+        (rates["output_tokens_per_second"], "tokens/s"),
+        (rates["output_tokens_per_second_per_gpu"], "tokens/s and GPU"),
+        (rates["output_tokens_per_second_per_user"], "tokens/s and user"),
+    ):
+        if rate is not None:
+            yield f"{rate:,.5g} {unit}"
+    if measured["ttft_ms"]["p99"] is not None:
+        yield f"first token {measured['ttft_ms']['p50']:.0f} ms, p99 {measured['ttft_ms']['p99']:.0f} ms"
+    yield f"{measured['requests']['answered']} of {measured['requests']['asked']} answered"

@@ -1,0 +1,61 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: tune_trial
+short_description: Keep what a variation of a recipe gave
+version_added: 0.1.0
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+description:
+  - Scores the result of a benchmark. One with a problem has no score.
+options:
+  _input:
+    description: The variation, as P(trtllm.fleet.tune_step#filter) has it as C(choice).
+    type: dict
+    required: true
+  wanted:
+    description: What it sets.
+    type: dict
+    required: true
+  result:
+    description:
+      - Result of M(trtllm.fleet.benchmark_run), or what kept it from coming about as C(problem), and C(seconds) that
+        the trial took.
+    type: dict
+    required: true
+  objective:
+    description: The throughput that is the score, of the best load that meets the objectives.
+    type: str
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Keep it
+  ansible.builtin.set_fact:
+    trials: "{{ trials + [step.choice | trtllm.fleet.tune_trial(step.variables, measured, objective)] }}"
+  vars:
+    objective: output_tokens_per_second_per_gpu
+"""
+
+RETURN = r"""
+_value:
+  description: The trial.
+  type: dict
+  sample: {choice: {}, variables: {}, score: 812.5, points: [], problem: "", path: results/1, seconds: 312.0}
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.tuning import trial
+
+
+class FilterModule:
+    """The filter of this file."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        return {"tune_trial": trial}

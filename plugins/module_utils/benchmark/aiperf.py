@@ -1,0 +1,188 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""NVIDIA's aiperf: how it is asked, and how what it leaves is read.
+
+Written for 0.13; results of 0.2 and later are read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.measured import (
+    PERCENTILES,
+    Measured,
+    Spread,
+    ToolError,
+    number,
+)
+
+RESULT = "profile_export_aiperf.json"
+# A line for each request.
+REQUESTS = "profile_export.jsonl"
+CONFIGURATION = "aiperf.json"
+# By these it looks for a tokenizer's folder on the hub (0.13: "Repo id must be ...").
+UNSET = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+# A limit of ours by its name there.
+LIMITS = {"ttft_ms": "time_to_first_token", "tpot_ms": "inter_token_latency", "e2e_ms": "request_latency"}
+# As the simple interface writes it, over and over on one line; from 1,000 on with commas.
+PROGRESS = re.compile(r"(Warmup|Profiling): ([\d,]+)/([\d,]+) ")
+ERROR_LENGTH = 200  # of what a server says to a request, in characters
+
+
+def configuration(point: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The configuration file of a run; JSON is YAML. It names the variable with the key, so no process list has it."""
+    load = {"type": "concurrency", "concurrency": point["concurrency"]}
+    phases = [{"name": "profiling", "kind": "profiling", **load, "requests": point["requests"]}]
+    if point["warm_up"]:
+        warm_up = {"name": "warmup", "kind": "warmup", **load, "requests": point["warm_up"]}
+        phases.insert(0, {**warm_up, "exclude_from_results": True})
+    return {
+        "benchmark": {
+            "models": {"items": [{"name": point["model"]}]},
+            "endpoint": {
+                "urls": list(point["base_urls"]),
+                "type": point["endpoint"],
+                "path": {"chat": "/v1/chat/completions", "completions": "/v1/completions"}[point["endpoint"]],
+                "streaming": True,
+                **({"api_key": "${OPENAI_API_KEY}"} if point["keyed"] else {}),
+                # Its own count of an answer that is split at other places is another one.
+                "use_server_token_count": True,
+                "extra": {
+                    "max_tokens": point["output_tokens"],
+                    **({"min_tokens": point["output_tokens"], "ignore_eos": True} if point["fixed_length"] else {}),
+                },
+            },
+            "datasets": [
+                {
+                    "name": "main",
+                    "type": "synthetic",
+                    "entries": point["entries"],
+                    "random_seed": point["seed"],
+                    "prompts": {
+                        "isl": {"mean": point["input_tokens"], "stddev": 0},
+                        "osl": {"mean": point["output_tokens"], "stddev": 0},
+                    },
+                }
+            ],
+            "phases": phases,
+            "slos": {LIMITS[name]: limit for name, limit in point["limits"].items()},
+            "artifacts": {"dir": str(folder)},
+            "tokenizer": {"name": point["tokenizer"]},
+            "gpu_telemetry": {"enabled": False},
+            "server_metrics": {"enabled": False},
+        }
+    }
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """What has it keep its prompts in ``folder``, too, as it leaves theirs behind: empty, whole when killed."""
+    return {"AIPERF_DATASET_MMAP_BASE_PATH": str(folder)}
+
+
+def command(program: str, folder: Path) -> list[str]:
+    """How it is started, after ``configuration`` was written to ``folder``."""
+    # Without a terminal it shows no progress, whatever the file says, unless its command line does.
+    return [program, "profile", "--config", str(folder / CONFIGURATION), "--ui", "simple"]
+
+
+def progress(log: str) -> dict[str, Any]:
+    """The last that its output says of how far it is; empty before the first request."""
+    found = PROGRESS.findall(log)
+    if not found:
+        return {}
+    phase, done, total = (text.replace(",", "") for text in found[-1])
+    return {"phase": "warm-up" if phase == "Warmup" else "load", "done": int(done), "total": int(total)}
+
+
+def read(folder: Path, point: Mapping[str, Any]) -> tuple[Measured, dict[str, Any]]:
+    """The result, and the file that it was read from. Raises ToolError where there is none, or half of one."""
+    path = next(iter(sorted(folder.rglob(RESULT), key=lambda path: len(path.parts))), None)
+    if path is None:
+        reasons = "; ".join(f"{count} x {text}" for text, count in _errors(_failures(folder / REQUESTS)).items())
+        raise ToolError(f"aiperf left no {RESULT}" + (f", as requests failed: {reasons}" if reasons else ""))
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ToolError(f"aiperf's {RESULT} cannot be read: {error}") from None
+    return parse(said, point), said
+
+
+def parse(said: Any, point: Mapping[str, Any]) -> Measured:
+    """The result in what the file says. It ends with 0 whatever became of the requests, so they are counted."""
+    if not isinstance(said, dict):
+        raise ToolError(f"aiperf's {RESULT} is no object")
+    if said.get("was_cancelled"):
+        raise ToolError("aiperf was cancelled before its last request")
+    try:
+        answered = _count(said, "request_count")
+        failed = _count(said, "error_request_count")
+        seconds = _mean(said, "benchmark_duration")
+        measured = Measured(
+            asked=point["requests"],
+            answered=answered,
+            seconds=seconds or 0.0,
+            input_tokens=_total(said, "input_sequence_length"),
+            output_tokens=_total(said, "output_sequence_length"),
+            ttft_ms=_spread(said, "time_to_first_token"),
+            # What others call the time for each output token: of each request, its mean.
+            tpot_ms=_spread(said, "inter_token_latency"),
+            itl_ms=_spread(said, "inter_chunk_latency"),
+            e2e_ms=_spread(said, "request_latency"),
+            good_per_second=_mean(said, "goodput"),
+            errors=_errors(said.get("error_summary") or []),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ToolError(f"aiperf's {RESULT} is not of a form that is known: {error!r}") from None
+    if answered and seconds is None:
+        raise ToolError(f"aiperf's {RESULT} has no benchmark_duration")
+    if answered + failed > point["requests"]:
+        raise ToolError(f"aiperf counts {answered + failed} requests, and {point['requests']} were asked for")
+    return measured
+
+
+def _mean(metrics: Mapping[str, Any], name: str) -> float | None:
+    return number((metrics.get(name) or {}).get("avg"))
+
+
+def _count(metrics: Mapping[str, Any], name: str) -> int:
+    """A number of requests. One of none is left out."""
+    return int(_mean(metrics, name) or 0)
+
+
+def _total(metrics: Mapping[str, Any], name: str) -> int:
+    """A sum over the requests; old releases, such as 0.5, tell only the mean."""
+    metric = metrics.get(name) or {}
+    return int(number(metric.get("sum")) or round((_mean(metrics, name) or 0) * _count(metrics, "request_count")))
+
+
+def _spread(metrics: Mapping[str, Any], name: str) -> Spread:
+    metric = metrics.get(name) or {}
+    if metric and metric["unit"] != "ms":
+        raise ValueError(f"{name} is in {metric['unit']}")
+    parts = ("avg", "std", "min", "max", *(f"p{percent}" for percent in PERCENTILES))
+    return Spread(*(number(metric.get(part)) for part in parts))
+
+
+def _failures(path: Path) -> list[dict[str, Any]]:
+    """The requests that failed, as the summary of the result has them, which is not written where all did."""
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        return []
+    return [{"error_details": line["error"], "count": 1} for line in lines if line.get("error")]
+
+
+def _errors(summary: list[dict[str, Any]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in summary:
+        details = one["error_details"]
+        text = " ".join(str(details[name]) for name in ("code", "type", "message") if details.get(name))
+        text = " ".join(text.split())[:ERROR_LENGTH]
+        found[text] = found.get(text, 0) + int(one["count"])
+    return found

@@ -1,0 +1,283 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Two results beside each other: which of their figures differ by more than noise, and what else differs.
+
+The test is Welch's, on the logarithms of the rounds' values, with Holm's correction over everything that is compared.
+How often it is wrong is in docs/benchmark-comparison.md, and in tests/unit/test_benchmark_compare.py.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+IMPORT_ERROR = None
+try:
+    from scipy.special import stdtr, stdtrit
+except ImportError:
+    IMPORT_ERROR = traceback.format_exc()
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.figures import tools
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Point, loads, value
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.subject import differences
+
+Verdict = Literal["better", "worse", "within noise", "unknown"]
+VERDICTS: tuple[Verdict, ...] = ("worse", "better", "within noise", "unknown")
+RISK = 0.05
+MARGIN = 0.05
+ROUNDS = 2  # fewer have no spread
+# Results keep five digits, so that a spread below is not known.
+FINEST = 1e-4
+# By which a metric is known, and whether more of it is better.
+METRICS = {
+    "throughput.output_tokens_per_second": True,
+    "throughput.output_tokens_per_second_per_gpu": True,
+    "throughput.output_tokens_per_second_per_user": True,
+    "throughput.requests_per_second": True,
+    "ttft_ms.p50": False,
+    "ttft_ms.p99": False,
+    "tpot_ms.p50": False,
+    "tpot_ms.p99": False,
+    "itl_ms.p99": False,
+    "e2e_ms.p50": False,
+    "e2e_ms.p99": False,
+}
+# Parts of a scenario that make no other load of it.
+NO_SHAPE = ("name", "source", "concurrency", "seed")
+# Of a target, in this order.
+TARGET = ("name", "kind", "base_urls", "model", "gpu_type", "gpus", "hosts", "load_from")
+
+
+# The values of the rounds of two runs.
+Pair = tuple[Sequence[float], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The ratio of two sides' values with its interval, which is as wide as Holm's step for it wants.
+
+    ``side`` is 1 where all of the interval is beyond the margin above, -1 below, 0 otherwise.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    side: int
+
+
+@dataclass(frozen=True)
+class _Test:
+    shift: float  # between the means of the logarithms
+    error: float
+    degrees: float
+
+    def probability(self, margin: float) -> float:
+        """Of seeing that much where the true shift is just at the margin, on either side."""
+        beyond = abs(self.shift) - margin
+        return 1.0 if beyond <= 0 else 2 * float(stdtr(self.degrees, -beyond / self.error))
+
+    def judged(self, level: float, margin: float) -> Judgement:
+        half = -float(stdtrit(self.degrees, level / 2)) * self.error
+        low, high = self.shift - half, self.shift + half
+        side = 1 if low > margin else -1 if high < -margin else 0
+        return Judgement(math.exp(self.shift), _exp(low), _exp(high), side)
+
+
+def judge(pairs: Sequence[Pair], margin: float = MARGIN, risk: float = RISK) -> list[Judgement]:
+    """What is to be said of the ratio of each pair's first to its second side, all of them together.
+
+    Each side has the values of two rounds or more, above 0. Where all pairs are of equal runs, the chance that any of
+    them is told to lie beyond the margin is ``risk`` at most: that is what Holm's correction is for.
+    """
+    threshold = math.log1p(margin)
+    tests = [_test(ours, theirs) for ours, theirs in pairs]
+    order = sorted(range(len(tests)), key=lambda place: tests[place].probability(threshold))
+    found: dict[int, Judgement] = {}
+    level = 0.0
+    beyond = True
+    for step, place in enumerate(order):
+        # From the first that is not beyond, no other one is: they are judged as strictly as it was.
+        if beyond:
+            level = risk / (len(tests) - step)
+        found[place] = tests[place].judged(level, threshold)
+        beyond = bool(found[place].side)
+    return [found[place] for place in range(len(tests))]
+
+
+def _test(ours: Sequence[float], theirs: Sequence[float]) -> _Test:
+    logs = [[math.log(one) for one in side] for side in (ours, theirs)]
+    squares = [max(statistics.variance(side), FINEST**2) / len(side) for side in logs]
+    both = sum(squares)
+    degrees = both**2 / sum(square**2 / (len(side) - 1) for square, side in zip(squares, logs))
+    # With two rounds Welch's formula promises too much: 15 % false alarms where only one side varies.
+    if min(len(side) for side in logs) == ROUNDS:
+        degrees = 1.0
+    return _Test(statistics.mean(logs[0]) - statistics.mean(logs[1]), math.sqrt(both), degrees)
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
+
+def compare(run: Mapping[str, Any], baseline: Mapping[str, Any], margin: float = MARGIN) -> dict[str, Any]:
+    """How ``run`` is beside ``baseline``, both as ``read_run`` gives them.
+
+    A ratio is the run's value to the baseline's. ``loads`` are those that both have, and before those of a scenario
+    all of them as one, ``users`` None. ``only_run`` and ``only_baseline`` are what just one has, ``differences`` in
+    what else they differ, each with the run's first.
+    """
+    shapes = [{one["name"]: one for one in document["scenarios"]} for document in (run, baseline)]
+    measured = [{(name, users): points for name, users, points in loads(document)} for document in (run, baseline)]
+    alike = [name for name in shapes[0] if name in shapes[1] and not shape_differences(*(of[name] for of in shapes))]
+    shared = [load for load in measured[0] if load in measured[1] and load[0] in alike]
+    found = []
+    for name in dict.fromkeys(scenario for scenario, _users in shared):
+        each = [_load(load, measured[0][load], measured[1][load]) for load in shared if load[0] == name]
+        found += [_together(each), *each] if len(each) > 1 else each
+    whole, single = (
+        [row for load in found if (load["users"] is None) == of for row in load["metrics"]] for of in (1, 0)
+    )
+    # Half of the risk is for scenarios as a whole, so that the many single loads do not hide what all of them have.
+    # What it was for is known where all of these differ, and then it is for the single loads, too.
+    _judge_rows(whole, margin, RISK / 2)
+    _judge_rows(single, margin, RISK if all(row["verdict"] in ("better", "worse") for row in whole) else RISK / 2)
+    rows = [*whole, *single]
+    counts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in VERDICTS}
+    return {
+        "run": run["name"],
+        "baseline": baseline["name"],
+        "margin": margin,
+        "risk": RISK,
+        "verdict": _overall(counts),
+        "counts": counts,
+        "differences": run_differences(run, baseline),
+        "only_run": _only(shapes, measured, 0, alike),
+        "only_baseline": _only(shapes, measured, 1, alike),
+        "loads": found,
+    }
+
+
+def _load(load: tuple[str, int], ours: Sequence[Point], theirs: Sequence[Point]) -> dict[str, Any]:
+    rows = []
+    for metric in METRICS:
+        rounds = [[one for point in points if (one := value(point, metric))] for points in (ours, theirs)]
+        if any(rounds):
+            rows.append(_row(metric, rounds))
+    return {"scenario": load[0], "users": load[1], "metrics": rows}
+
+
+def _together(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The loads of a scenario as one, without a number of users: noise that is of one load only is less here."""
+    rows = []
+    for metric in METRICS:
+        of = [row["rounds"] for load in each for row in load["metrics"] if row["metric"] == metric]
+        if of:
+            sides = [zip(*(pair[side] for pair in of)) for side in (0, 1)]
+            rounds = [[float(f"{_mean(values):.6g}") for values in side] for side in sides]
+            rows.append(_row(metric, rounds))
+    return {"scenario": each[0]["scenario"], "users": None, "metrics": rows}
+
+
+def _row(metric: str, rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
+    enough = min(len(values) for values in rounds) >= ROUNDS
+    return {
+        "metric": metric,
+        "rounds": rounds,
+        "run": statistics.median(rounds[0]) if rounds[0] else None,
+        "baseline": statistics.median(rounds[1]) if rounds[1] else None,
+        "ratio": _digits(_mean(rounds[0]) / _mean(rounds[1])) if all(rounds) else None,
+        "low": None,
+        "high": None,
+        "verdict": "within noise" if enough else "unknown",
+        "reason": "" if enough else _reason(rounds),
+    }
+
+
+def _judge_rows(rows: Sequence[dict[str, Any]], margin: float, risk: float) -> None:
+    tested = [row for row in rows if row["verdict"] != "unknown"]
+    for row, judgement in zip(tested, judge([row["rounds"] for row in tested], margin, risk)):
+        row.update(ratio=_digits(judgement.ratio), low=_digits(judgement.low), high=_digits(judgement.high))
+        if judgement.side:
+            row["verdict"] = "better" if (judgement.side > 0) == METRICS[row["metric"]] else "worse"
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The geometric one, as the test has it."""
+    return math.exp(statistics.mean([math.log(one) for one in values]))
+
+
+def _reason(rounds: Sequence[Sequence[float]]) -> str:
+    for side, values in zip(("the run", "the baseline"), rounds):
+        if not values:
+            return f"not measured in {side}"
+        if len(values) < ROUNDS:
+            return f"only one round in {side}"
+    return ""
+
+
+def _digits(value: float) -> float | None:
+    """Four decimals, more for what is near 0; None for what is beyond all bounds, which JSON has no number for."""
+    return None if math.isinf(value) else float(f"{value:.4g}") if value < 0.1 else round(value, 4)
+
+
+def _overall(counts: Mapping[Verdict, int]) -> str:
+    if counts["better"] and counts["worse"]:
+        return "mixed"
+    for verdict in ("worse", "better", "within noise"):
+        if counts[verdict]:
+            return verdict
+    return "unknown"
+
+
+def _only(
+    shapes: Sequence[Mapping[str, Any]],
+    measured: Sequence[Mapping[tuple[str, int], Any]],
+    this: int,
+    alike: Sequence[str],
+) -> list[str]:
+    """What only one result has, in words: scenarios, and of those that both have numbers of users."""
+    ours, theirs = measured[this], measured[1 - this]
+    found = []
+    for name in shapes[this]:
+        users = [str(load[1]) for load in ours if load[0] == name and (name not in alike or load not in theirs)]
+        if name not in shapes[1 - this]:
+            found.append(name)
+        elif name not in alike:
+            found.append(f"{name} in another shape: {'; '.join(shape_differences(*(of[name] for of in shapes)))}")
+        elif users:
+            found.append(f"{name}, {', '.join(users)} at once")
+    return list(dict.fromkeys(found))
+
+
+def shape_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """In what two scenarios put another load on an endpoint, whatever the number of users."""
+    return differences(*({name: part for name, part in of.items() if name not in NO_SHAPE} for of in (one, other)))
+
+
+def run_differences(run: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[str]:
+    """In what two runs differ beside their figures: target, tools, and what their hosts have."""
+    targets = [{name: document["target"].get(name) for name in TARGET} for document in (run, baseline)]
+    return [
+        *(f"target.{line}" for line in differences(*targets)),
+        *differences({"tools": tools(run)}, {"tools": tools(baseline)}),
+        *_host_differences(run["ran_on"], baseline["ran_on"]),
+    ]
+
+
+def _host_differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
+    """By name where they have hosts in common; otherwise each kind of host with each kind."""
+    if shared := [host for host in ours if host in theirs]:
+        found: dict[str, list[str]] = {}
+        for host in shared:
+            for line in differences(ours[host], theirs[host]):
+                found.setdefault(line, []).append(host)
+        for line, hosts in found.items():
+            yield line if len(hosts) == len(ours) == len(theirs) else f"{', '.join(hosts)}: {line}"
+    else:
+        lines = [line for one in ours.values() for other in theirs.values() for line in differences(one, other)]
+        yield from dict.fromkeys(lines)

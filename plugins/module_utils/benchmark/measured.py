@@ -1,0 +1,113 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What one run of a load generator measured, in one form whichever tool it was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+# Of the latencies in a result; both tools can give them.
+PERCENTILES = (50, 90, 95, 99)
+
+
+class ToolError(Exception):
+    """A tool left no result that counts; the message says what it left."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A latency over the requests that were answered, in milliseconds; None is what the tool does not tell."""
+
+    mean: float | None = None
+    std: float | None = None
+    min: float | None = None
+    max: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run of a tool, with one number of requests at once.
+
+    ``seconds`` is how long the measured part took, the warm-up left out; tokens are those of the requests that were
+    answered, all together, as the server counts them where it does. The latencies are the time to the first token,
+    the time for each further token of a request, the gap between two pieces of its stream, and the whole request.
+    ``good_per_second`` are the requests within limits that were given to the tool.
+    """
+
+    asked: int
+    answered: int
+    seconds: float
+    input_tokens: int
+    output_tokens: int
+    ttft_ms: Spread
+    tpot_ms: Spread
+    itl_ms: Spread
+    e2e_ms: Spread
+    good_per_second: float | None = None
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> int:
+        return self.asked - self.answered
+
+    def problems(self) -> list[str]:
+        """Why this says nothing of the endpoint's speed; empty when it does. A request that failed took no time."""
+        found = []
+        if self.failed:
+            reasons = "; ".join(f"{count} x {text}" for text, count in self.errors.items())
+            found.append(f"{self.failed} of {self.asked} requests failed" + (f": {reasons}" if reasons else ""))
+        if self.answered and not self.output_tokens:
+            found.append("the answers had no token")
+        return found
+
+    def to_dict(self, gpus: int) -> dict[str, Any]:
+        """The form of the result files. ``gpus``: how many answered, 0 where that is not known."""
+        output = _rate(self.output_tokens, self.seconds)
+        return {
+            "requests": {"asked": self.asked, "answered": self.answered, "failed": self.failed},
+            "errors": dict(self.errors),
+            "seconds": _round(self.seconds),
+            "tokens": {"input": self.input_tokens, "output": self.output_tokens},
+            "throughput": {
+                "requests_per_second": _rate(self.answered, self.seconds),
+                "good_requests_per_second": _round(self.good_per_second),
+                "output_tokens_per_second": output,
+                "total_tokens_per_second": _rate(self.input_tokens + self.output_tokens, self.seconds),
+                # No tool tells this one.
+                "output_tokens_per_second_per_gpu": _round(output / gpus) if gpus and output is not None else None,
+                # Tools differ in what they call that: it is the pace of an answer once it has begun.
+                "output_tokens_per_second_per_user": _round(1000 / self.tpot_ms.mean) if self.tpot_ms.mean else None,
+            },
+            **{name: {key: _round(value) for key, value in asdict(getattr(self, name)).items()} for name in LATENCIES},
+        }
+
+
+LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+
+
+def number(value: Any) -> float | None:
+    """A figure in a tool's file; None stays. Raises ValueError for what is none, such as NaN."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
+
+
+def _rate(count: float, seconds: float) -> float | None:
+    return _round(count / seconds) if seconds > 0 else None
+
+
+def _round(value: float | None) -> float | None:
+    """Five significant digits: what comes after is noise, and makes files that differ everywhere."""
+    if value is None or value == 0:
+        return value
+    return round(value, 4 - math.floor(math.log10(abs(value))))

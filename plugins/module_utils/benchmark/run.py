@@ -1,0 +1,152 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A benchmark's result: one document that grows with each load, and is kept as a file."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Callable, Literal
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
+
+# Counts up when a reader of older files would misunderstand newer ones.
+SCHEMA = 1
+RESULT = "result.json"
+# The tool's own result of each load.
+RAW = "raw"
+
+State = Literal["running", "complete", "failed", "interrupted"]
+Point = Mapping[str, Any]
+Clock = Callable[[], datetime]
+
+
+class RunError(ValueError):
+    """A file that is no result; the message says which, and why."""
+
+
+def now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class Run:
+    """A benchmark while it goes on. Every change is in the file before anything else happens."""
+
+    def __init__(
+        self,
+        folder: Path,
+        target: Mapping[str, Any],
+        scenarios: Sequence[Scenario],
+        repeat: int,
+        ran_on: Mapping[str, Any],
+        slo: Mapping[str, float],
+        clock: Clock = now,
+    ) -> None:
+        self._clock = clock
+        began = clock()
+        self.name = f"{began:%Y%m%dT%H%M%SZ}-{re.sub('[^A-Za-z0-9.-]+', '-', target['name'])}"
+        # For prompts that no run before has sent: 31 bits are what tools take.
+        self.seed = int(began.timestamp()) % 2**31
+        self.folder = folder / self.name
+        self.folder.mkdir(parents=True)
+        self.document: dict[str, Any] = {
+            "schema": SCHEMA,
+            "name": self.name,
+            "state": "running",
+            "started": _written(began),
+            "ended": None,
+            "target": dict(target),
+            "ran_on": dict(ran_on),
+            "scenarios": [asdict(scenario) for scenario in scenarios],
+            "repeat": repeat,
+            "slo": dict(slo),
+            "points": [],
+            "problems": [],
+        }
+        self._write()
+
+    def add(self, point: Point, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Keep what a load measured: ``result`` is that of module benchmark_load."""
+        kept = {
+            **{name: point[name] for name in ("scenario", "tool", "concurrency", "round", "seed")},
+            "version": result["version"],
+            "ended": _written(self._clock()),
+            **result["measured"],
+            "problems": result["problems"],
+        }
+        raw = self.folder / RAW / f"{point['scenario']}-{point['concurrency']}-{point['round']}.json"
+        write_file(raw, _json(result["raw"]))
+        self.document["points"].append(kept)
+        where = f"{point['scenario']}, {point['concurrency']} at once, round {point['round']}"
+        self.document["problems"] += [f"{where}: {problem}" for problem in result["problems"]]
+        self._write()
+        return kept
+
+    def note(self, **more: Any) -> None:
+        """Keep something else, such as the tool's version."""
+        self.document.update(more)
+        self._write()
+
+    def problem(self, text: str) -> None:
+        self.document["problems"].append(text)
+        self._write()
+
+    def end(self, state: State) -> None:
+        self.document.update(state=state, ended=_written(self._clock()))
+        self._write()
+
+    def _write(self) -> None:
+        write_file(self.folder / RESULT, _json(self.document))
+
+
+def _written(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")
+
+
+def _json(document: Any) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """A result by its file, or by the folder that it is in. Raises RunError."""
+    file = path / RESULT if path.is_dir() else path
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"{file}: {error.strerror}") from None
+    except ValueError as error:
+        raise RunError(f"{file} is no JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        found = document.get("schema") if isinstance(document, dict) else None
+        raise RunError(f"{file} is no result of a benchmark that can be read here: schema {found}, known is {SCHEMA}")
+    return document
+
+
+def value(point: Point, path: str) -> float | None:
+    """What a point has at a path such as ``ttft_ms.p99``; None where its tool did not tell."""
+    group, _dot, name = path.partition(".")
+    found = (point.get(group) or {}).get(name)
+    return None if found is None else float(found)
+
+
+def loads(document: Mapping[str, Any]) -> Iterator[tuple[str, int, list[Point]]]:
+    """The rounds of each load in a result, by scenario and number of users, in order, but for those that failed."""
+    found: dict[tuple[str, int], list[Point]] = {}
+    for point in document["points"]:
+        if not point["problems"]:
+            found.setdefault((point["scenario"], point["concurrency"]), []).append(point)
+    for (scenario, users), points in found.items():
+        yield scenario, users, points
+
+
+def median(points: Sequence[Point], path: str) -> float | None:
+    """The median of the rounds; None where one of them does not tell."""
+    values = [found for point in points if (found := value(point, path)) is not None]
+    return statistics.median(values) if values and len(values) == len(points) else None

@@ -1,0 +1,125 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Scenarios: which loads a benchmark puts on an endpoint, one after the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.options import did_you_mean
+
+TOOLS = ("aiperf", "benchmark_serving")
+ENDPOINTS = ("chat", "completions")
+
+
+class ScenarioError(ValueError):
+    """Scenarios that cannot be run; the message has every problem, each with the variable to change."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One shape of load at one number of users after the other.
+
+    Of ``requests``, in all, and ``requests_per_user`` one is 0. ``warm_up`` requests come before each load and are not
+    measured. ``entries`` prompts differ from each other, 0 for all of them; the random ones of a load come from
+    ``seed``, with 0 from one of its own, so that no cache has seen them before.
+    """
+
+    name: str
+    source: str
+    tool: str
+    endpoint: str
+    input_tokens: int
+    output_tokens: int
+    concurrency: tuple[int, ...]
+    requests: int = 0
+    requests_per_user: int = 0
+    warm_up: int = 0
+    entries: int = 0
+    seed: int = 0
+
+    def points(self, repeat: int, seed: int) -> Iterator[dict[str, Any]]:
+        """Each load with its ``round``, the rounds of one number of users together. ``seed``: where own ones begin."""
+        shape = asdict(self)
+        for name in ("name", "source", "requests_per_user"):
+            del shape[name]
+        for users in self.concurrency:
+            for number in range(1, repeat + 1):
+                requests = self.requests or self.requests_per_user * users
+                yield {
+                    **shape,
+                    "scenario": self.name,
+                    "concurrency": users,
+                    "requests": requests,
+                    "entries": self.entries or requests + self.warm_up,
+                    "round": number,
+                    "seed": (self.seed or seed + 1000 * self.concurrency.index(users)) + number - 1,
+                }
+
+
+FIELDS = {field.name: field.type for field in fields(Scenario) if field.name != "name"}
+
+
+def choose(names: Sequence[str], table: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> list[Scenario]:
+    """The scenarios with these ``names``, in that order, each as the ``table`` has it with its ``options`` on top.
+
+    A name in ``options`` that the table does not have is a scenario of the user's own. Raises ScenarioError.
+    """
+    known = [*table, *(name for name in options if name not in table)]
+    problems = []
+    if not names:
+        problems.append(f"benchmark_scenarios names none. Known are {', '.join(known)}.")
+    for name in names:
+        if name not in known:
+            listed = ", ".join(known)
+            problems.append(f"benchmark_scenarios names {name!r}. Known are {listed}.{did_you_mean(name, known)}")
+    chosen = []
+    for name in dict.fromkeys(names):
+        if name in known:
+            given = options.get(name) or {}
+            if not isinstance(given, Mapping):
+                problems.append(f"benchmark_scenario_options.{name} is {given!r}; it must be a dictionary.")
+                continue
+            values = {"source": "benchmark_scenario_options", **table.get(name, {}), **given}
+            found = list(_problems(values))
+            if not re.fullmatch(r"\w[\w.-]*", str(name)):
+                found.append("its name, which files are named after, may have letters, digits, '_', '-' and '.' in it.")
+            problems += [f"benchmark_scenario_options.{name}: {problem}" for problem in found]
+            if not found:
+                chosen.append(Scenario(name=name, **{**values, "concurrency": tuple(values["concurrency"])}))
+    if problems:
+        raise ScenarioError("\n".join(problems))
+    return chosen
+
+
+def _problems(values: Mapping[str, Any]) -> Iterator[str]:
+    for name in values:
+        if name not in FIELDS:
+            yield f"{name!r} is no part of a scenario. It has {', '.join(FIELDS)}.{did_you_mean(name, FIELDS)}"
+    for name, choices in (("tool", TOOLS), ("endpoint", ENDPOINTS)):
+        if values.get(name) not in choices:
+            yield f"{name} is {values.get(name)!r}; allowed are {', '.join(choices)}."
+    for names, least in ((("input_tokens", "output_tokens"), 1), (("warm_up", "entries", "seed"), 0)):
+        for name in names:
+            if not _whole(values.get(name, 0), least):
+                yield f"{name} is {values.get(name)!r}; it must be a whole number of {least} or more."
+    users = values.get("concurrency")
+    if not isinstance(users, (list, tuple)) or not users or not all(_whole(one, 1) for one in users):
+        yield f"concurrency is {users!r}; it must be a list of whole numbers of 1 or more."
+    elif list(users) != sorted(set(users)):
+        yield f"concurrency is {users!r}; it must go up, as a sweep ends at the first number that misses its SLO."
+    given = [name for name in ("requests", "requests_per_user") if values.get(name)]
+    if len(given) != 1 or not _whole(values[given[0]], 1):
+        yield "either requests or requests_per_user must be a whole number of 1 or more, and the other 0."
+    elif given == ["requests"] and isinstance(users, (list, tuple)) and all(_whole(one, 1) for one in users):
+        most = max(users, default=0)
+        if values["requests"] < most:
+            yield f"requests is {values['requests']}, fewer than the {most} at once."
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -1,0 +1,84 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Service level objectives of a benchmark: which load meets them, and which does not, and by how much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.measured import LATENCIES, PERCENTILES
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Point, loads, median
+from ansible_collections.trtllm.fleet.plugins.module_utils.options import did_you_mean
+
+# A latency is a ceiling, everything else a floor.
+CEILINGS = tuple(f"{name}.{part}" for name in LATENCIES for part in ("mean", *(f"p{p}" for p in PERCENTILES), "max"))
+FLOORS = tuple(
+    f"throughput.{name}_per_second{of}"
+    for name, of in (
+        ("requests", ""),
+        ("output_tokens", ""),
+        ("total_tokens", ""),
+        ("output_tokens", "_per_gpu"),
+        ("output_tokens", "_per_user"),
+    )
+)
+# Those that the tools can hold each request to.
+OF_A_REQUEST = ("ttft_ms", "tpot_ms", "e2e_ms")
+
+
+def problems(slo: Mapping[str, Any]) -> Iterator[str]:
+    """Why these are no objectives."""
+    for name, limit in slo.items():
+        if name not in CEILINGS + FLOORS:
+            known = ", ".join((*CEILINGS, *FLOORS))
+            yield f"benchmark_slo has {name!r}.{did_you_mean(name, CEILINGS + FLOORS)} Known are {known}."
+        elif isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit < math.inf:
+            yield f"benchmark_slo.{name} is {limit!r}; it must be a number above 0."
+
+
+def limits(slo: Mapping[str, float]) -> dict[str, float]:
+    """What each request may take, the strictest where there are several; for the tool, which tells the goodput."""
+    found: dict[str, float] = {}
+    for path, limit in slo.items():
+        name = path.split(".")[0]
+        if name in OF_A_REQUEST:
+            found[name] = min(limit, found.get(name, limit))
+    return found
+
+
+def misses(points: Sequence[Point], slo: Mapping[str, float]) -> list[str]:
+    """Which objectives the rounds of a load miss, by their median; empty when it meets them."""
+    found = []
+    for path, limit in slo.items():
+        measured = median(points, path)
+        ceiling = path in CEILINGS
+        if measured is None:
+            found.append(f"{path} was not measured")
+        elif measured > limit if ceiling else measured < limit:
+            found.append(f"{path} is {measured:g}, {'above' if ceiling else 'below'} {limit:g}")
+    return found
+
+
+def verdict(document: Mapping[str, Any], users: int) -> list[str]:
+    """Why a result does not meet its SLO for so many users at once, scenario by scenario; empty when it does.
+
+    A scenario that asks with fewer at most has to meet it with these.
+    """
+    found = []
+    for scenario in document["scenarios"]:
+        name, slo = scenario["name"], document["slo"]
+        tried = {count: points for of, count, points in loads(document) if of == name}
+        wanted = min(users, max(scenario["concurrency"]))
+        enough = [count for count in tried if count >= wanted]
+        if any(not misses(tried[count], slo) for count in enough):
+            continue
+        if not enough:
+            most = max(tried, default=0)
+            found.append(f"{name}: no load of {wanted} users or more was measured, the most is {most}")
+        else:
+            count = min(enough)
+            found.append(f"{name}, {count} at once: {'; '.join(misses(tried[count], slo))}")
+    return found

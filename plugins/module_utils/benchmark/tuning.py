@@ -1,0 +1,192 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which variation of a recipe is tried next, and what came out: one dimension after the other, from the best so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import slo
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import loads, median
+from ansible_collections.trtllm.fleet.plugins.module_utils.options import did_you_mean
+
+# The variables of role serving_recipe that a variation may set, without their prefix.
+VARIABLES = ("engine_options", "gpus_per_instance", "use_case", "environment")
+OBJECTIVES = ("output_tokens_per_second_per_gpu", "output_tokens_per_second_per_user", "output_tokens_per_second")
+
+Space = Mapping[str, Sequence[Mapping[str, Any]]]
+Choice = dict[str, int]  # by dimension, which of its values; one that is not there is as the inventory has it
+Trial = Mapping[str, Any]  # choice, variables, score (None where it could not be measured), seconds, problem, points
+
+
+def problems(space: Any) -> Iterator[str]:
+    """Why this is no space to search."""
+    if not isinstance(space, Mapping) or not space:
+        yield f"tune_space is {space!r}; it must have dimensions by name, each a list of variations."
+        return
+    for name, values in space.items():
+        if not isinstance(values, (list, tuple)) or not values:
+            yield f"tune_space.{name} is {values!r}; it must be a list of variations."
+            continue
+        for value in values:
+            if not isinstance(value, Mapping) or not value:
+                yield f"tune_space.{name} has {value!r}; a variation sets one or more of {', '.join(VARIABLES)}."
+                continue
+            for unknown in (variable for variable in value if variable not in VARIABLES):
+                known = ", ".join(VARIABLES)
+                yield f"tune_space.{name} sets {unknown!r}; allowed are {known}.{did_you_mean(unknown, VARIABLES)}"
+
+
+def score(document: Mapping[str, Any], objective: str) -> float | None:
+    """The best figure of the loads that meet the result's objectives; None where none does."""
+    rates = [
+        rate
+        for _scenario, _users, points in loads(document)
+        if not slo.misses(points, document["slo"]) and (rate := median(points, f"throughput.{objective}")) is not None
+    ]
+    return max(rates, default=None)
+
+
+def points(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the Pareto set is made of: the pace of one answer, and what a GPU gives, for each load."""
+    found = []
+    for scenario, users, rounds in loads(document):
+        user = median(rounds, "throughput.output_tokens_per_second_per_user")
+        gpu = median(rounds, "throughput.output_tokens_per_second_per_gpu")
+        if user is not None and gpu is not None:
+            found.append({"scenario": scenario, "users": users, "per_user": user, "per_gpu": gpu})
+    return found
+
+
+def variables(space: Space, choice: Mapping[str, int]) -> dict[str, Any]:
+    """What a choice sets, the later dimensions on top."""
+    found: dict[str, Any] = {}
+    for name in space:
+        if name in choice:
+            found = merge(found, space[name][choice[name]])
+    return found
+
+
+def merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """A map with another on top, maps in them likewise."""
+    merged = dict(one)
+    for name, value in other.items():
+        below = merged.get(name)
+        merged[name] = merge(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
+    return merged
+
+
+def best(trials: Sequence[Trial], margin: float) -> int | None:
+    """The number of the best trial; a later one is better only by more than the margin. None without a score."""
+    found: int | None = None
+    for number, trial in enumerate(trials):
+        score = trial["score"]
+        if score is not None and (found is None or score > trials[found]["score"] * (1 + margin)):
+            found = number
+    return found
+
+
+def next_choice(space: Space, trials: Sequence[Trial], margin: float) -> Choice | None:
+    """What is tried next; None when every dimension was gone through.
+
+    First what the inventory asks for, which is the empty choice. Then each dimension in its order: every value on top
+    of the best so far, which the next dimension goes on from. That finds the optimum where dimensions do not depend
+    on each other, in as many trials as there are values.
+    """
+    if not trials:
+        return {}
+    tried = [trial["choice"] for trial in trials]
+    for place, name in enumerate(space):
+        earlier = list(space)[:place]
+        # The best of those that were tried before this dimension.
+        before = [trial for trial in trials if not set(trial["choice"]) - set(earlier)]
+        number = best(before, margin)
+        base: Choice = dict(before[number]["choice"]) if number is not None else {}
+        for index in range(len(space[name])):
+            choice = {**base, name: index}
+            if choice not in tried:
+                return choice
+    return None
+
+
+def pareto(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """The loads of all trials than which none is better for both the user and the GPU, from the fastest for a user."""
+    every = [{"trial": number, **point} for number, trial in enumerate(trials) for point in trial["points"]]
+    return sorted(
+        (one for one in every if not any(_beats(other, one) for other in every)),
+        key=lambda one: (-one["per_user"], one["per_gpu"]),
+    )
+
+
+def _beats(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    no_worse = one["per_user"] >= other["per_user"] and one["per_gpu"] >= other["per_gpu"]
+    return no_worse and (one["per_user"] > other["per_user"] or one["per_gpu"] > other["per_gpu"])
+
+
+def step(
+    space: Space, trials: Sequence[Trial], margin: float, max_trials: int, seconds: float, budget: float
+) -> dict[str, Any]:
+    """What is done next, ``choice`` and ``variables``, or why it is over, ``done``; ``problems`` are the space's.
+
+    ``seconds`` have passed of ``budget``. Nothing is begun that would not end within it, if it took as long as the
+    longest so far.
+    """
+    if found := list(problems(space)):
+        return {"done": "the space cannot be searched", "problems": found}
+    choice = next_choice(space, trials, margin)
+    longest = max((trial["seconds"] for trial in trials), default=0.0)
+    if choice is None:
+        return {"done": f"all {len(trials)} variations were tried", "problems": []}
+    if len(trials) >= max_trials:
+        return {"done": f"{max_trials} variations were tried (tune_max_trials)", "problems": []}
+    if trials and seconds + longest > budget:
+        left = f"after {seconds:.0f} s no time was left for another of {longest:.0f} s (tune_seconds)"
+        return {"done": left, "problems": []}
+    return {"done": "", "problems": [], "choice": choice, "variables": variables(space, choice)}
+
+
+def trial(
+    choice: Mapping[str, int], wanted: Mapping[str, Any], result: Mapping[str, Any], objective: str
+) -> dict[str, Any]:
+    """A trial with the result of module benchmark_run, of which there may be none, or ``problem`` alone."""
+    document = result.get("result") or {}
+    measured = bool(document) and not document["problems"]
+    return {
+        "choice": dict(choice),
+        "variables": dict(wanted),
+        "score": score(document, objective) if measured else None,
+        "points": points(document) if measured else [],
+        "problem": str(result.get("problem") or "; ".join(document.get("problems") or [])),
+        "path": str(result.get("path") or ""),
+        "seconds": float(result["seconds"]),
+    }
+
+
+def outcome(space: Space, trials: Sequence[Trial], objective: str, margin: float, done: str) -> dict[str, Any]:
+    """What came out: the ``best`` trial's number, None without any, what it sets, and the Pareto set."""
+    number = best(trials, margin)
+    return {
+        "objective": objective,
+        "done": done,
+        "best": number,
+        "variables": dict(trials[number]["variables"]) if number is not None else {},
+        "pareto": pareto(trials),
+        "trials": [{**one, "named": named(space, one["choice"])} for one in trials],
+    }
+
+
+def named(space: Space, choice: Mapping[str, int]) -> str:
+    """A choice in words: each dimension with its value."""
+    told = [f"{name} {_told(space[name][choice[name]])}" for name in space if name in choice]
+    return ", ".join(told) or "as the inventory has it"
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(
+            f"{name}={_told(below)}" if not isinstance(below, Mapping) else _told(below)
+            for name, below in value.items()
+        )
+    return str(value).lower() if isinstance(value, bool) else str(value)

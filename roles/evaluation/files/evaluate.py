@@ -1,0 +1,261 @@
+"""Run evaluations of OpenAI's gpt_oss.evals, and GSM8K, which it does not have, against an endpoint.
+
+  python evaluate.py REQUEST     (a JSON file; what is in it is in Request)
+The evaluations, their sampler, grading and reports are the tool's own, with the numbers of its command line. It is not
+used itself, as its number of repeats is fixed, --examples fails with it for gpqa and aime25, its files go to /tmp, and
+it tries a request that fails again for ever. Data sets come from local copies where there are some, and files are
+written to the current directory: NAME-EFFORT.json, .html and _allresults.json, the first of them last.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import re
+import sys
+import threading
+import time
+import types
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Of the tool's command line.
+TEMPERATURE = 1.0
+# What its sampler gives for an answer to a request that was refused with status 400.
+REFUSED = "No response (bad request)."
+# TensorRT-LLM's own test: task gsm8k of lm-evaluation-harness with this limit, chat template, and examples as turns.
+# The examples are the same for all questions here; the harness draws some for each.
+GSM8K_MAX_TOKENS = 8192
+GSM8K_TEMPERATURE = 0.0
+GSM8K_SHOTS = 5
+GSM8K_SEED = 1234
+GSM8K_URL = "https://raw.githubusercontent.com/openai/grade-school-math/master/grade_school_math/data"
+# The harness's flexible-extract: the last of these.
+NUMBER = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
+# Seconds; the tool's own grow for ever.
+LONGEST_PAUSE = 30.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is evaluated. ``examples`` 0 means all of them; ``data`` is a directory of local copies, or empty."""
+
+    base_url: str
+    model: str
+    names: list[str]
+    efforts: list[str]
+    examples: int
+    repeats: int
+    threads: int
+    max_tokens: int
+    patience: float
+    data: str
+
+
+# --- data sets --------------------------------------------------------------------------------------------------------
+
+
+def local_copy(data: str, url: str) -> str:
+    """Where to read what is at an URL: its local copy if there are local copies. Raises FileNotFoundError."""
+    if not data:
+        return url
+    path = Path(data, url.rsplit("/", 1)[-1])
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there, in the place of {url}")
+    return str(path)
+
+
+def reading(reader: Callable[..., Any], data: str) -> Callable[..., Any]:
+    """pandas' ``reader`` with local copies in the place of what it is to download."""
+
+    @functools.wraps(reader)
+    def read(url: str, *arguments: Any, **options: Any) -> Any:
+        return reader(local_copy(data, url), *arguments, **options)
+
+    return read
+
+
+def gsm8k_rows(data: str, split: str) -> list[dict[str, str]]:
+    """Questions and answers of GSM8K, with local copies from gsm8k_SPLIT.jsonl. Raises OSError and ValueError."""
+    if data:
+        text = Path(local_copy(data, f"gsm8k_{split}.jsonl")).read_text(encoding="utf-8")
+    else:
+        with urllib.request.urlopen(f"{GSM8K_URL}/{split}.jsonl", timeout=60) as answer:
+            text = answer.read().decode()
+    rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+    if not all(isinstance(row, dict) and "question" in row and "####" in row.get("answer", "") for row in rows):
+        raise ValueError(
+            f"gsm8k_{split}.jsonl is no GSM8K: every line has a question, and an answer that ends in #### N"
+        )
+    return rows
+
+
+# --- GSM8K ------------------------------------------------------------------------------------------------------------
+
+
+def last_number(text: str) -> str:
+    """The last number of a text, as flexible-extract has it, and without what does not count; empty without any."""
+    found = NUMBER.findall(text)
+    return plain(next(filter(None, found[-1]))) if found else ""
+
+
+def plain(answer: str) -> str:
+    """An answer without what the harness ignores: the way to it, commas, the dollar, and a full stop at its end."""
+    return re.sub(r"\.$", "", re.sub(r"(?s).*#### ", "", answer).replace(",", "").replace("$", "")).strip().lower()
+
+
+def gsm8k_messages(shots: list[dict[str, str]], question: str, pack: Callable[..., Any]) -> list[Any]:
+    """The conversation: examples as turns, and the question."""
+    messages = []
+    for shot in shots:
+        messages.append(pack(role="user", content=f"Question: {shot['question']}\nAnswer:"))
+        messages.append(pack(role="assistant", content=shot["answer"]))
+    return [*messages, pack(role="user", content=f"Question: {question}\nAnswer:")]
+
+
+class Gsm8k:
+    """In the form of the tool's evaluations: made with the data, called with a sampler."""
+
+    def __init__(self, data: str, examples: int, threads: int) -> None:
+        self.rows = gsm8k_rows(data, "test")
+        if examples:
+            self.rows = random.Random(0).sample(self.rows, min(examples, len(self.rows)))
+        train = gsm8k_rows(data, "train")
+        self.shots = random.Random(GSM8K_SEED).sample(train, min(GSM8K_SHOTS, len(train)))
+        self.threads = threads
+
+    def __call__(self, sampler: Any) -> Any:
+        from gpt_oss.evals import report
+        from gpt_oss.evals.types import SingleEvalResult
+
+        def ask(row: dict[str, str]) -> Any:
+            answer = sampler(gsm8k_messages(self.shots, row["question"], sampler._pack_message))
+            text, asked = answer.response_text, answer.actual_queried_message_list
+            right, extracted = plain(row["answer"]), last_number(text)
+            score = float(extracted == right)
+            html = report.jinja_env.from_string(report.HTML_JINJA).render(
+                prompt_messages=asked,
+                next_message={"content": text, "role": "assistant"},
+                score=score,
+                correct_answer=right,
+                extracted_answer=extracted,
+            )
+            convo = [*asked, {"content": text, "role": "assistant"}]
+            return SingleEvalResult(html=html, score=score, convo=convo, metrics={"chars": len(text)})
+
+        return report.aggregate_results(report.map_with_progress(ask, self.rows, num_threads=self.threads))
+
+
+# --- requests that fail -----------------------------------------------------------------------------------------------
+
+
+class GivenUpError(Exception):
+    """Requests fail, and nothing says that they will not go on to."""
+
+
+class Patience:
+    """Stands in for module ``time`` in the tool's sampler, which sleeps after a request that failed, and tries again.
+
+    Given up is what the endpoint has refused for ``seconds``, with no other request answered meanwhile. An answer
+    without text, which the tool asks for anew as well, may have taken long, and says that the endpoint lives.
+    """
+
+    def __init__(self, seconds: float, refusal: type[Exception], clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._refusal, self._clock = seconds, refusal, clock
+        self._answered = clock()
+        self._own = threading.local()
+
+    def sleep(self, seconds: float) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, self._refusal):
+            self.answered()
+        else:
+            began = self._own.__dict__.setdefault("began", self._clock())
+            if self._clock() - max(began, self._answered) > self._seconds:
+                raise GivenUpError(f"no request has been answered for {self._seconds:g} s: {error}") from None
+        time.sleep(min(seconds, LONGEST_PAUSE, self._seconds / 4))
+
+    def answered(self) -> None:
+        self._answered = self._clock()
+        self._own.__dict__.pop("began", None)
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
+
+
+def run(request: Request, directory: Path) -> None:
+    """All evaluations with all efforts, one after the other. Raises whatever keeps one from its end."""
+    import openai
+    import pandas
+    from gpt_oss.evals import chat_completions_sampler, report
+    from gpt_oss.evals.aime_eval import AIME25Eval
+    from gpt_oss.evals.basic_eval import BasicEval
+    from gpt_oss.evals.gpqa_eval import GPQAEval
+
+    pandas.read_csv = reading(pandas.read_csv, request.data)
+    pandas.read_json = reading(pandas.read_json, request.data)
+    patience = Patience(request.patience, openai.APIError)
+    chat_completions_sampler.time = types.SimpleNamespace(sleep=patience.sleep)
+
+    class Sampler(chat_completions_sampler.ChatCompletionsSampler):  # type: ignore[misc, name-defined, unused-ignore]
+        def __call__(self, messages: Any) -> Any:
+            answer = super().__call__(messages)
+            patience.answered()
+            return answer
+
+    options: dict[str, Any] = {"n_threads": request.threads, "n_repeats": 1 if request.examples else request.repeats}
+    options["num_examples"] = request.examples or None
+    makers: dict[str, Callable[[], Any]] = {
+        "basic": BasicEval,
+        "gpqa": lambda: GPQAEval(**options),
+        "aime25": lambda: AIME25Eval(**options),
+        "gsm8k": lambda: Gsm8k(request.data, request.examples, request.threads),
+    }
+    # All data sets before the first request.
+    evaluations = {name: makers[name]() for name in request.names}
+    draw = report.tqdm
+    for effort in request.efforts:
+        for name, evaluation in evaluations.items():
+            sampler = Sampler(
+                model=request.model,
+                reasoning_model=True,
+                reasoning_effort=effort,
+                temperature=GSM8K_TEMPERATURE if name == "gsm8k" else TEMPERATURE,
+                max_tokens=min(request.max_tokens, GSM8K_MAX_TOKENS) if name == "gsm8k" else request.max_tokens,
+                base_url=f"{request.base_url}/v1",
+            )
+            report.tqdm = functools.partial(draw, desc=f"{name}, {effort}")
+            began = time.monotonic()
+            write(directory / f"{name}-{effort}", evaluation(sampler), report, time.monotonic() - began)
+
+
+def write(stem: Path, result: Any, report: Any, seconds: float) -> None:
+    """The files that the tool's command line writes. ``metrics`` is the last, and says that the others are there."""
+    everything = {name: getattr(result, name) for name in ("score", "metrics", "htmls", "convos", "metadata")}
+    stem.with_name(f"{stem.name}_allresults.json").write_text(json.dumps(everything, indent=2), encoding="utf-8")
+    stem.with_name(f"{stem.name}.html").write_text(report.make_report(result), encoding="utf-8")
+    refused = sum(convo[-1]["content"] == REFUSED for convo in result.convos)
+    counts = {"answers": len(result.convos), "refused": refused, "seconds": round(seconds, 1)}
+    metrics = {**result.metrics, "score": result.score, **counts}
+    new = stem.with_name(f".{stem.name}.json")
+    new.write_text(json.dumps(dict(sorted(metrics.items())), indent=2), encoding="utf-8")
+    new.replace(stem.with_name(f"{stem.name}.json"))
+
+
+def main() -> None:
+    request = Request(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    try:
+        run(request, Path.cwd())
+    except (GivenUpError, OSError, ValueError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        # Other requests may be under way in threads for hours.
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

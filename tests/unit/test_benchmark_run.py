@@ -1,0 +1,510 @@
+"""A benchmark's files, objectives, subjects, and the command that outlives the connection, but not by much."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import leased, slo
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import run as runs
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.leased import End
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Run, RunError, read_run
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.subject import differences, subject
+
+STARTED = datetime(2026, 11, 23, 16, 45, 7, tzinfo=UTC)
+SCENARIO = Scenario("smoke", "ours", "aiperf", "chat", 128, 32, (1, 2), requests_per_user=5)
+TARGET = {"name": "gpu1, port 8000", "base_urls": ["http://gpu1:8000"], "model": "gpt-oss-120b", "gpus": 8}
+
+
+def measured(ttft: float = 100.0, tokens: float = 1000.0) -> dict[str, Any]:
+    return {
+        "requests": {"asked": 5, "answered": 5, "failed": 0},
+        "throughput": {"output_tokens_per_second": tokens, "output_tokens_per_second_per_gpu": None},
+        "ttft_ms": {"mean": ttft, "p50": ttft, "p99": ttft * 2},
+        "tpot_ms": {"mean": 9.0, "p99": 11.0},
+    }
+
+
+def load(*problems: str, **changes: Any) -> dict[str, Any]:
+    """What module benchmark_load returns."""
+    result = measured(**changes)
+    return {"measured": result, "problems": list(problems), "raw": {"figure": 1}, "version": "0.13.0"}
+
+
+def begin(folder: Path, objectives: dict[str, float] | None = None) -> Run:
+    minutes = iter(range(1000))
+    return Run(
+        folder,
+        TARGET,
+        [SCENARIO],
+        2,
+        {"release": "a"},
+        objectives or {},
+        lambda: STARTED + timedelta(minutes=next(minutes)),
+    )
+
+
+# --- the files of a run ---------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_on_disk_from_its_start_on(tmp_path: Path) -> None:
+    run = begin(tmp_path / "results", {"ttft_ms.p99": 200.0})
+    assert run.folder == tmp_path / "results" / "20261123T164507Z-gpu1-port-8000"
+    document = read_run(run.folder)
+    assert document == json.loads(json.dumps(run.document))
+    assert (document["state"], document["started"], document["ended"]) == ("running", "2026-11-23T16:45:07+00:00", None)
+    assert (document["target"], document["ran_on"], document["slo"]) == (
+        TARGET,
+        {"release": "a"},
+        {"ttft_ms.p99": 200.0},
+    )
+    assert (document["points"], document["problems"]) == ([], [])
+    assert document["scenarios"][0]["concurrency"] == [1, 2]
+
+
+def test_each_load_is_on_disk_before_the_next(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    points = list(SCENARIO.points(2, run.seed))
+    for count, point in enumerate(points, 1):
+        run.add(point, load(ttft=100.0 + count))
+        document = read_run(run.folder)
+        assert [one["ttft_ms"]["mean"] for one in document["points"]] == [101.0 + number for number in range(count)]
+        raw = run.folder / "raw" / f"smoke-{point['concurrency']}-{point['round']}.json"
+        assert json.loads(raw.read_text()) == {"figure": 1}
+    first = document["points"][0]
+    assert (first["scenario"], first["tool"], first["concurrency"], first["round"]) == ("smoke", "aiperf", 1, 1)
+    assert (first["seed"], first["ended"]) == (points[0]["seed"], "2026-11-23T16:46:07+00:00")
+    assert document["state"] == "running"
+
+
+def test_what_is_on_disk_is_whole_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine that fails while a file is written leaves the one before."""
+    run = begin(tmp_path)
+    run.add(next(SCENARIO.points(1, 1)), load())
+    before = (run.folder / "result.json").read_text()
+
+    def fails(source: Any, target: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError, match="no space left"):
+        run.problem("something")
+    assert (run.folder / "result.json").read_text() == before
+    assert sorted(path.name for path in run.folder.iterdir()) == ["raw", "result.json"]
+
+
+def test_problems_and_notes_and_the_end(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    run.add(next(SCENARIO.points(1, 1)), load("3 of 5 requests failed"))
+    run.problem("unreachable")
+    run.note(stopped={"smoke": ["ttft_ms.p99 is 300, above 200"]})
+    run.end("failed")
+    document = read_run(run.folder / "result.json")
+    assert document["problems"] == ["smoke, 1 at once, round 1: 3 of 5 requests failed", "unreachable"]
+    assert document["points"][0]["problems"] == ["3 of 5 requests failed"]
+    assert document["stopped"] == {"smoke": ["ttft_ms.p99 is 300, above 200"]}
+    assert (document["state"], document["ended"]) == ("failed", "2026-11-23T16:47:07+00:00")
+
+
+def test_two_runs_of_one_second_do_not_mix(tmp_path: Path) -> None:
+    begin(tmp_path)
+    with pytest.raises(FileExistsError):
+        begin(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file or directory"),
+        ("", "is no JSON: Expecting value"),
+        ('{"schema": 1, "points": [', "is no JSON"),
+        ("[]", "is no result of a benchmark that can be read here: schema None, known is 1"),
+        ('{"schema": 2}', "schema 2, known is 1"),
+    ],
+)
+def test_a_file_that_is_no_result(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "result.json").write_text(content)
+    with pytest.raises(RunError) as error:
+        read_run(tmp_path)
+    assert str(tmp_path / "result.json") in str(error.value)
+    assert message in str(error.value)
+
+
+def test_loads_leave_out_rounds_that_failed(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    for point, problems in zip(SCENARIO.points(2, 1), ([], ["x"], [], []), strict=True):
+        run.add(point, load(*problems))
+    found = [(name, users, [point["round"] for point in points]) for name, users, points in runs.loads(run.document)]
+    assert found == [("smoke", 1, [1]), ("smoke", 2, [1, 2])]
+
+
+def test_median_of_what_all_rounds_tell() -> None:
+    rounds = [measured(ttft=ttft) for ttft in (100.0, 500.0, 120.0)]
+    assert runs.median(rounds, "ttft_ms.mean") == 120.0
+    assert runs.median([*rounds, {**measured(), "ttft_ms": {"mean": None}}], "ttft_ms.mean") is None
+    assert runs.median(rounds, "e2e_ms.p99") is None
+    assert runs.median([], "ttft_ms.mean") is None
+
+
+# --- objectives -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("objectives", "message"),
+    [
+        ({"ttft.p99": 200}, "benchmark_slo has 'ttft.p99'. Did you mean 'ttft_ms.p99'? Known are ttft_ms.mean, "),
+        ({"ttft_ms.std": 200}, "benchmark_slo has 'ttft_ms.std'."),
+        ({"ttft_ms.p99": 0}, "benchmark_slo.ttft_ms.p99 is 0; it must be a number above 0."),
+        ({"ttft_ms.p99": "200"}, "benchmark_slo.ttft_ms.p99 is '200'; it must be a number above 0."),
+        ({"tpot_ms.p50": True}, "benchmark_slo.tpot_ms.p50 is True; it must be a number above 0."),
+        ({"tpot_ms.p50": None}, "benchmark_slo.tpot_ms.p50 is None; it must be a number above 0."),
+        ({"ttft_ms.p99": float("inf")}, "benchmark_slo.ttft_ms.p99 is inf; it must be a number above 0."),
+        ({"ttft_ms.p99": float("nan")}, "benchmark_slo.ttft_ms.p99 is nan; it must be a number above 0."),
+    ],
+)
+def test_objectives_that_are_none(objectives: dict[str, Any], message: str) -> None:
+    (problem,) = slo.problems(objectives)
+    assert problem.startswith(message)
+
+
+def test_objectives() -> None:
+    good = {"ttft_ms.p99": 200, "tpot_ms.mean": 9.5, "throughput.output_tokens_per_second_per_gpu": 100}
+    assert list(slo.problems(good)) == []
+    assert list(slo.problems({})) == []
+
+
+def test_limits_of_a_request_are_the_strictest() -> None:
+    objectives = {"ttft_ms.p99": 300.0, "ttft_ms.p50": 200.0, "itl_ms.p99": 5.0, "throughput.requests_per_second": 1.0}
+    assert slo.limits(objectives) == {"ttft_ms": 200.0}
+    assert slo.limits({"e2e_ms.max": 9.0, "tpot_ms.mean": 8.0}) == {"e2e_ms": 9.0, "tpot_ms": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("objectives", "missed"),
+    [
+        ({"ttft_ms.mean": 100.0}, []),
+        ({"ttft_ms.mean": 99.9}, ["ttft_ms.mean is 100, above 99.9"]),
+        ({"ttft_ms.p99": 150.0}, ["ttft_ms.p99 is 200, above 150"]),
+        ({"throughput.output_tokens_per_second": 1000.0}, []),
+        (
+            {"throughput.output_tokens_per_second": 1001.0},
+            ["throughput.output_tokens_per_second is 1000, below 1001"],
+        ),
+        (
+            {"throughput.output_tokens_per_second_per_gpu": 1.0},
+            ["throughput.output_tokens_per_second_per_gpu was not measured"],
+        ),
+        ({"e2e_ms.p50": 1e9}, ["e2e_ms.p50 was not measured"]),
+    ],
+)
+def test_misses(objectives: dict[str, float], missed: list[str]) -> None:
+    assert slo.misses([measured()], objectives) == missed
+
+
+def test_one_slow_round_of_three_misses_nothing() -> None:
+    rounds = [measured(ttft=ttft) for ttft in (100.0, 900.0, 110.0)]
+    assert slo.misses(rounds, {"ttft_ms.mean": 120.0}) == []
+    assert slo.misses([*rounds[:2], measured(ttft=800.0)], {"ttft_ms.mean": 120.0}) == [
+        "ttft_ms.mean is 800, above 120"
+    ]
+
+
+def document(*ttfts: float) -> dict[str, Any]:
+    """Of 1, 2, 4 … users at once, as far as they go, in a scenario that goes to 8."""
+    points = [
+        {"scenario": "s", "concurrency": 2**number, "round": 1, "problems": [], **measured(ttft=ttft)}
+        for number, ttft in enumerate(ttfts)
+    ]
+    return {"scenarios": [{"name": "s", "concurrency": [1, 2, 4, 8]}], "slo": {"ttft_ms.mean": 100.0}, "points": points}
+
+
+@pytest.mark.parametrize(
+    ("ttfts", "users", "verdict"),
+    [
+        ((50, 60, 70, 80), 8, []),
+        # A sweep that stopped beyond what is wanted, where fewer meet it.
+        ((50, 60, 300), 2, []),
+        ((50, 60, 300), 4, ["s, 4 at once: ttft_ms.mean is 300, above 100"]),
+        # Three are served as well as four are.
+        ((50, 60, 70), 3, []),
+        ((50, 60, 300), 3, ["s, 4 at once: ttft_ms.mean is 300, above 100"]),
+        ((50, 300), 8, ["s: no load of 8 users or more was measured, the most is 2"]),
+        ((), 1, ["s: no load of 1 users or more was measured, the most is 0"]),
+        # It has no more than 8.
+        ((50, 60, 70, 80), 500, []),
+        ((50, 60, 70, 180), 500, ["s, 8 at once: ttft_ms.mean is 180, above 100"]),
+    ],
+)
+def test_verdict(ttfts: tuple[float, ...], users: int, verdict: list[str]) -> None:
+    assert slo.verdict(document(*ttfts), users) == verdict
+
+
+# --- subjects -------------------------------------------------------------------------------------------------------
+
+RUNS = {
+    "verified": "3f786850e387",
+    "description": {
+        "name": "gpt-oss-120b-h200x8-low_latency",
+        "model": "openai/gpt-oss-120b",
+        "image": "nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
+        "digest": "sha256:1",
+        "engine_options": {"max_batch_size": 8},
+        "weights": "/srv/models/openai/gpt-oss-120b/57476bb",
+        "provenance": [{"option": "max_batch_size", "value": 8, "source": "blog 9"}],
+    },
+}
+
+
+def gpus(**changes: list[Any]) -> dict[str, Any]:
+    two: list[dict[str, Any]] = [{"product_name": "NVIDIA H200", "power_limit_watts": 700.0} for __ in range(2)]
+    for name, values in changes.items():
+        for gpu, value in zip(two, values, strict=True):
+            gpu[name] = value
+    return {"count": 2, "driver": {"version": "580.159.04"}, "kernel_module": "open", "gpus": two}
+
+
+def test_subject() -> None:
+    found = subject(RUNS, gpus())
+    assert (found["release"], found["recipe"]) == ("3f786850e387", "gpt-oss-120b-h200x8-low_latency")
+    assert (found["model"], found["revision"], found["digest"]) == ("openai/gpt-oss-120b", "57476bb", "sha256:1")
+    assert found["sources"] == {"max_batch_size": "blog 9"}
+    assert (found["driver"], found["kernel_module"], found["use_case"]) == ("580.159.04", "open", None)
+    assert (found["gpus"]["count"], found["gpus"]["product_name"], found["gpus"]["mig"]) == (2, "NVIDIA H200", None)
+
+
+def test_gpus_that_differ_are_told_each() -> None:
+    assert subject(RUNS, gpus(power_limit_watts=[700.0, 600.0]))["gpus"]["power_limit_watts"] == [700.0, 600.0]
+
+
+def test_subject_of_a_host_that_runs_nothing() -> None:
+    found = subject({"verified": ""}, {})
+    assert (found["release"], found["recipe"], found["revision"], found["driver"]) == ("", None, None, None)
+    assert (found["gpus"]["count"], found["gpus"]["product_name"], found["sources"]) == (0, None, {})
+
+
+def test_no_difference() -> None:
+    # The clock of the moment is no part of it.
+    assert (
+        differences(subject(RUNS, gpus(sm_clock_mhz=[345, 345])), subject(RUNS, gpus(sm_clock_mhz=[1980, 345]))) == []
+    )
+
+
+def test_differences_by_path() -> None:
+    other = json.loads(json.dumps(RUNS))
+    other["description"].update(image="release:1.2.2", use_case="low_latency", provenance=[])
+    other["description"]["engine_options"].update(max_batch_size=16, stream_interval=20)
+    assert differences(subject(RUNS, gpus()), subject(other, gpus(power_limit_watts=[500.0, 500.0]))) == [
+        "use_case: none, low_latency",
+        "image: nvcr.io/nvidia/tensorrt-llm/release:1.2.1, release:1.2.2",
+        "engine_options.max_batch_size: 8, 16",
+        "engine_options.stream_interval: none, 20",
+        "gpus.power_limit_watts: 700.0, 500.0",
+    ]
+
+
+# --- the command that outlives the connection -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(leased, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(leased, "GRACE_SECONDS", 0.3)
+    made = tmp_path / "load"
+    made.mkdir()
+    yield made
+    for path in made.glob("*.pid"):
+        for pid in path.read_text().split():
+            if alive(int(pid)):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def start(
+    folder: Path, code: str, timeout: float = 60, lease: float = 60, cleanup: tuple[str, ...] = (), **env: str
+) -> None:
+    leased.start(folder, [sys.executable, "-u", "-c", code], env, timeout, lease, cleanup)
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 30
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def end(folder: Path) -> tuple[End, str]:
+    """How it ended, by somebody who asks until it has."""
+    found, log = wait_for(lambda: looked if (looked := leased.look(folder))[0] else None)
+    return found, log
+
+
+def alive(pid: int) -> bool:
+    """A process that runs, which one that only waits to be asked for does not."""
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+def pid_of(folder: Path, name: str = "a.pid") -> int:
+    return int(wait_for(lambda: (folder / name).exists() and (folder / name).read_text()))
+
+
+SLEEPS = "import os, time; open('a.pid', 'w').write(str(os.getpid())); time.sleep(60)"
+
+
+def test_it_ends_by_itself(folder: Path) -> None:
+    start(
+        folder,
+        "import os, sys; print('1 of 2\\r2 of 2'); print(os.environ['KEY'], file=sys.stderr); sys.exit(3)",
+        KEY="k",
+    )
+    found, log = end(folder)
+    assert (found.rc, found.reason) == (3, "ended")
+    assert log == "1 of 2\n2 of 2\nk\n"
+    assert leased.describe(found) == "ended with 3"
+    # It stays so, whoever asks again.
+    assert leased.look(folder) == (found, log)
+
+
+def test_it_is_not_waited_for(folder: Path) -> None:
+    began = time.monotonic()
+    start(folder, SLEEPS, timeout=20)
+    assert time.monotonic() - began < 10
+    assert leased.look(folder)[0] is None
+    pid = pid_of(folder)
+    # Of a session of its own, so that what ends this one leaves it.
+    assert os.getsid(pid) not in (os.getsid(0), os.getsid(os.getpid()))
+    assert os.getsid(pid) == pid
+
+
+def test_output_so_far(folder: Path) -> None:
+    start(folder, "import time; print('Profiling: 3/4 '); time.sleep(60)", timeout=20)
+    assert wait_for(lambda: leased.look(folder)[1]) == "Profiling: 3/4 \n"
+    assert leased.look(folder)[0] is None
+
+
+def test_only_the_end_of_a_long_output_is_looked_at(folder: Path) -> None:
+    start(folder, "print('a' * 100000 + 'the end')")
+    __, log = end(folder)
+    assert len(log) == leased.TAIL
+    assert log.endswith("athe end\n")
+
+
+def test_killed(folder: Path) -> None:
+    start(folder, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    found, __ = end(folder)
+    assert found.rc == -9
+    assert leased.describe(found) == "was killed by signal 9"
+
+
+def test_no_such_program(folder: Path) -> None:
+    leased.start(folder, ["/nowhere/aiperf"], {}, 60, 60)
+    found, log = end(folder)
+    assert (found.rc, found.reason) == (127, "ended")
+    assert "No such file or directory: '/nowhere/aiperf'" in log
+
+
+def test_timeout(folder: Path) -> None:
+    start(folder, SLEEPS, timeout=0.3)
+    pid = pid_of(folder)
+    found, __ = end(folder)
+    assert (found.rc, found.reason) == (-15, "timeout")
+    assert 0.3 < found.seconds < 20
+    assert leased.describe(found).startswith("was ended after ")
+    assert not alive(pid)
+
+
+def test_abandoned_where_nobody_asks(folder: Path) -> None:
+    start(folder, SLEEPS, lease=0.5)
+    pid = pid_of(folder)
+    wait_for((folder / leased.END).exists)
+    found, __ = leased.look(folder)
+    assert found is not None
+    assert found.reason == "abandoned"
+    assert leased.describe(found) == "was ended, as nobody waited for it any longer"
+    assert not alive(pid)
+
+
+def test_whoever_asks_renews_the_lease(folder: Path) -> None:
+    start(folder, SLEEPS, lease=1.0, timeout=20)
+    began = time.monotonic()
+    while time.monotonic() - began < 2.5:
+        assert leased.look(folder)[0] is None
+        time.sleep(0.1)
+
+
+STUBBORN = (
+    "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "open('b.pid', 'w').write(str(os.getpid())); time.sleep(60)"
+)
+
+
+@pytest.mark.parametrize("parent", ["time.sleep(60)", "sys.exit(0)"], ids=["timeout", "ends by itself"])
+def test_what_it_started_ends_with_it(folder: Path, parent: str) -> None:
+    """As its workers do, which may be deaf to a request."""
+    child = f"subprocess.Popen([sys.executable, '-c', {STUBBORN!r}])"
+    wait = "while not (os.path.exists('b.pid') and open('b.pid').read()): time.sleep(0.01)\n"
+    start(folder, f"import os, subprocess, sys, time\n{child}\n{wait}{parent}", timeout=1.5)
+    pid = pid_of(folder, "b.pid")
+    end(folder)
+    wait_for(lambda: not alive(pid))
+
+
+def test_one_that_is_deaf_to_a_request_is_killed(folder: Path) -> None:
+    start(folder, STUBBORN, timeout=1.0)
+    pid = pid_of(folder, "b.pid")
+    found, __ = end(folder)
+    assert (found.rc, found.reason) == (-9, "timeout")
+    assert not alive(pid)
+
+
+def test_cleanup_before_and_after(folder: Path) -> None:
+    """What an earlier load left goes first, as a container whose name is taken."""
+    note = f"open({str(folder / 'order')!r}, 'a').write"
+    start(folder, f"{note}('load ')", cleanup=(sys.executable, "-c", f"{note}('cleanup ')"))
+    found, log = end(folder)
+    assert (folder / "order").read_text() == "cleanup load cleanup "
+    assert (found.rc, log) == (0, "")
+
+
+def test_cleanup_that_fails_is_no_failure(folder: Path) -> None:
+    start(folder, "print('well')", cleanup=(sys.executable, "-c", "raise SystemExit('no such container')"))
+    assert end(folder)[0].rc == 0
+
+
+def test_cleanup_after_a_timeout(folder: Path) -> None:
+    note = f"open({str(folder / 'order')!r}, 'a').write('cleanup ')"
+    start(folder, SLEEPS, timeout=0.3, cleanup=(sys.executable, "-c", note))
+    assert end(folder)[0].reason == "timeout"
+    assert (folder / "order").read_text() == "cleanup cleanup "
+
+
+def test_it_ends_where_its_folder_has_gone(folder: Path) -> None:
+    """The play removes it whatever happened, and no load may stay behind."""
+    start(folder, SLEEPS)
+    pid = pid_of(folder)
+    folder.rename(folder.parent / "gone")
+    wait_for(lambda: not alive(pid))
+    assert not folder.exists()
+
+
+def test_the_end_of_who_watches_over_it_is_told(folder: Path) -> None:
+    """As when memory runs out: nobody would ever write how it ended."""
+    start(folder, SLEEPS)
+    pid = pid_of(folder)
+    watching = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(watching, signal.SIGKILL)
+    found, __ = end(folder)
+    assert leased.describe(found) == "was lost: what watched over it was killed"
