@@ -237,9 +237,9 @@ def main() -> None:
         model=dict(type="str", required=True),
         gpu_type=dict(type="str", required=True),
         layout=dict(type="str", required=True),
-        input_tokens=dict(type="int", required=True),
-        output_tokens=dict(type="int", required=True),
-        output_tokens_per_second_per_gpu=dict(type="float", required=True),
+        input_tokens=dict(type="int", required=True, no_log=False),
+        output_tokens=dict(type="int", required=True, no_log=False),
+        output_tokens_per_second_per_gpu=dict(type="float", required=True, no_log=False),
         source=dict(type="str", required=True),
     )
     module = AnsibleModule(

@@ -24,7 +24,7 @@ Seen = Callable[[str, str, bool], "dict[str, Any]"]
 CHARTS = {"report": 9, "single": 5, "comparison": 5, "index": 0, "status": 0}
 PAGES = sorted(CHARTS)
 PHONE = {"width": 360, "height": 740}
-DESK = {"width": 1280, "height": 900}
+DESK: Any = {"width": 1280, "height": 900}
 LEAST_CONTRAST = 4.5
 LEAST_TEXT = 8  # pixels
 
@@ -121,9 +121,9 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def opened(browser: Browser, page: Path, scheme: Any = "light", view: Any = DESK) -> Iterator[tuple[Tab, list[str]]]:
+def opened(browser: Browser, page: Path, scheme: Any = "light", view: Any = None) -> Iterator[tuple[Tab, list[str]]]:
     """A page, and what went wrong with it or was asked of somebody else."""
-    context = browser.new_context(color_scheme=scheme, viewport=view)
+    context = browser.new_context(color_scheme=scheme, viewport=DESK if view is None else view)
     tab, troubles = context.new_page(), []
     tab.on("console", lambda message: troubles.append(f"{message.type}: {message.text}"))
     tab.on("pageerror", lambda error: troubles.append(str(error)))

@@ -256,7 +256,7 @@ def test_a_long_error_is_cut_and_equal_ones_are_one() -> None:
 
 
 def test_aiperf_s_progress() -> None:
-    log = (FIXTURES / "aiperf-0.13.0.log").read_bytes().decode().replace("\r", "\n")
+    log = (FIXTURES / "aiperf-0.13.0.log").read_text()
     assert aiperf.progress(log) == {"phase": "load", "done": 2387, "total": 2400}
     assert aiperf.progress(log[: log.index("Profiling: 0")]) == {"phase": "warm-up", "done": 4, "total": 4}
     before = log[: log.index("Profiling: 2,3")]
@@ -407,7 +407,7 @@ def test_benchmark_serving_s_result_of_no_use(content: str | bytes | None, messa
 
 
 def test_benchmark_serving_s_progress() -> None:
-    log = (FIXTURES / "benchmark_serving.log").read_bytes().decode().replace("\r", "\n")
+    log = (FIXTURES / "benchmark_serving.log").read_text()
     assert benchmark_serving.progress(log) == {"phase": "load", "done": 20, "total": 20}
     assert benchmark_serving.progress(log[: log.index("Benchmarking:  65%")])["done"] == 9
     assert benchmark_serving.progress(log[: log.index("Benchmarking")]) == {}

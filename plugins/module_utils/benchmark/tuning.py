@@ -120,9 +120,9 @@ def pareto(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     )
 
 
-def _beats(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
-    no_worse = one["per_user"] >= other["per_user"] and one["per_gpu"] >= other["per_gpu"]
-    return no_worse and (one["per_user"] > other["per_user"] or one["per_gpu"] > other["per_gpu"])
+def _beats(ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
+    no_worse = ours["per_user"] >= theirs["per_user"] and ours["per_gpu"] >= theirs["per_gpu"]
+    return no_worse and (ours["per_user"] > theirs["per_user"] or ours["per_gpu"] > theirs["per_gpu"])
 
 
 def step(

@@ -1,0 +1,37 @@
+"""A benchmark of both hosts by the tool of the engine's own image, kept with what it ran on."""
+
+import json
+import os
+
+from tests.integration.conftest import Fleet
+
+SHAPE = {"concurrency": [2, 4], "input_tokens": 64, "output_tokens": 16}
+
+
+def test_both_hosts_are_measured(tmp_path):
+    run = Fleet("default-1", environment()).playbook(
+        "playbooks/benchmark.yml",
+        benchmark_results_dir=str(tmp_path),
+        benchmark_scenarios=["quick_start"],
+        benchmark_scenario_options={"quick_start": SHAPE},
+        benchmark_repeat=2,
+    )
+    assert run.status == 0, run.output
+    results = {one["target"]["name"]: one for one in map(json.loads, (path.read_text() for path in files(tmp_path)))}
+    assert set(results) == {"default-1-serve-0", "default-2-serve-0"}
+    for name, result in results.items():
+        counts = [point["requests"] for point in result["points"]]
+        assert counts == [{"asked": 5 * users, "answered": 5 * users, "failed": 0} for users in (2, 2, 4, 4)]
+        ran_on = result["ran_on"][name.removesuffix("-serve-0")]
+        assert ran_on["digest"].startswith("sha256:")
+        assert ran_on["gpus"]["count"] == 8
+        assert "<svg" in (tmp_path / result["name"] / "report.html").read_text()
+
+
+def files(folder):
+    return folder.glob("*/result.json")
+
+
+def environment():
+    """Of the scenario, but in plain letters: Molecule has Ansible write in colours."""
+    return {**os.environ, "LAB_PREFIX": "default-", "ANSIBLE_FORCE_COLOR": "false", "ANSIBLE_NOCOLOR": "true"}
