@@ -82,11 +82,11 @@ class ActionModule(ActionBase):
         ]
         failed = bool(run.document["problems"])
         run.end("failed" if failed else "complete")
-        result.update(changed=True, plan=plan, path=str(run.folder), result=run.document)
+        result.update(changed=True, path=str(run.folder))
         if failed:
             reasons = "\n".join(run.document["problems"])
-            result.update(failed=True, msg=f"{reasons}\nWhat was measured is in {run.folder}.")
-        return result
+            return {**result, "failed": True, "msg": f"{reasons}\nWhat was measured is in {run.folder}."}
+        return {**result, "plan": plan, "result": run.document}
 
     def _run_scenario(self, run: Run, scenario: Scenario, title: str) -> None:
         """All loads of a scenario, up to the first number of users that misses the objectives or loses requests."""

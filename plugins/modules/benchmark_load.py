@@ -71,8 +71,8 @@ options:
     default: ''
   container_options:
     description:
-      - Options of C(docker run) that give the container GPUs, as filter P(trtllm.fleet.container_options#filter) makes
-        them. TensorRT-LLM cannot be imported without one; the load uses none.
+      - Options of C(docker run), word by word, that give the container GPUs, as filter
+        P(trtllm.fleet.container_options#filter) has them. TensorRT-LLM cannot be imported without one; the load uses none.
     type: list
     elements: str
     default: []

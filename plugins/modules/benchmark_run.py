@@ -112,7 +112,7 @@ path:
   sample: /srv/benchmark-results/20261123T165309Z-gpu1
 result:
   description: The result, as C(result.json) has it there.
-  returned: when something was asked
+  returned: success, not in check mode
   type: dict
   sample: {schema: 1, state: complete, problems: []}
 missed:
