@@ -72,7 +72,8 @@ options:
   container_options:
     description:
       - Options of C(docker run), word by word, that give the container GPUs, as filter
-        P(trtllm.fleet.container_options#filter) has them. TensorRT-LLM cannot be imported without one; the load uses none.
+        P(trtllm.fleet.container_options#filter) has them. TensorRT-LLM cannot be imported without one; the load uses
+        none.
     type: list
     elements: str
     default: []

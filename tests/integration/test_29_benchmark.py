@@ -65,7 +65,8 @@ class Benchmark:
     def command(self, playbook: str, inventory: dict[str, Any], extra: dict[str, Any]) -> list[str]:
         # Variables that are tuned must not come from the command line.
         hosts = self.folder / "inventory.yml"
-        hosts.write_text(yaml.safe_dump({"all": {"hosts": {self.host.host: {**self.variables, **inventory}}}}))
+        variables = {**self.variables, **inventory}
+        hosts.write_text(yaml.safe_dump({"all": {"hosts": {self.host.host: variables}}}, sort_keys=False))
         command = ["ansible-playbook", playbook, "-i", "inventory/local", "-i", str(hosts)]
         return [*command, "--extra-vars", json.dumps(extra)]
 

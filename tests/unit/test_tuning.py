@@ -171,5 +171,9 @@ def test_a_trial_with_a_problem_has_no_score() -> None:
 def test_a_choice_is_told_in_words() -> None:
     assert tuning.named(SPACE, {}) == "as the inventory has it"
     assert tuning.named(SPACE, {"prefill": 0, "layout": 1}) == (
-        "layout gpus_per_instance=2, prefill enable_chunked_prefill=true"
+        "layout: gpus_per_instance=2; prefill: enable_chunked_prefill=true"
     )
+    space: dict[str, list[dict[str, Any]]] = {
+        "graphs": [{"engine_options": {"cuda_graph_config": {"max_batch_size": 8}}}]
+    }
+    assert tuning.named(space, {"graphs": 0}) == "graphs: cuda_graph_config.max_batch_size=8"

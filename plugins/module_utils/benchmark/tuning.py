@@ -178,15 +178,15 @@ def outcome(space: Space, trials: Sequence[Trial], objective: str, margin: float
 
 
 def named(space: Space, choice: Mapping[str, int]) -> str:
-    """A choice in words: each dimension with its value."""
-    told = [f"{name} {_told(space[name][choice[name]])}" for name in space if name in choice]
-    return ", ".join(told) or "as the inventory has it"
+    """A choice in words: each dimension with what it sets."""
+    told = [f"{name}: {', '.join(_told(space[name][choice[name]]))}" for name in space if name in choice]
+    return "; ".join(told) or "as the inventory has it"
 
 
-def _told(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(
-            f"{name}={_told(below)}" if not isinstance(below, Mapping) else _told(below)
-            for name, below in value.items()
-        )
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _told(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            # Of options and environment the names say enough.
+            yield from _told(value, f"{above}{name}." if above or name not in VARIABLES else above)
+        else:
+            yield f"{above}{name}={str(value).lower() if isinstance(value, bool) else value}"
