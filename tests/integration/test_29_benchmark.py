@@ -254,7 +254,7 @@ def test_the_same_again_is_noise_and_a_third_slower_is_worse(benchmark: Benchmar
         )
         assert run.status != 0
         assert "does worse than benchmark_baseline" in run.output
-        assert "tpot_ms.p50" in (benchmark.results()[-1] / "comparison.html").read_text()
+        assert "TPOT p50" in (benchmark.results()[-1] / "comparison.html").read_text()
     finally:
         assert benchmark.play("site.yml").status == 0
 
