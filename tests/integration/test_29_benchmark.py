@@ -105,7 +105,9 @@ class Benchmark:
         """The release of the unit that runs; empty where it does not."""
         if self.host.shell(f"systemctl is-active {UNIT}", check=False).strip() != "active":
             return ""
-        return self.host.release().removeprefix("/etc/trtllm-fleet/")
+        # While units are switched there is none.
+        unit = self.host.shell(f"readlink /etc/systemd/system/{UNIT}", check=False).strip()
+        return str(Path(unit).parent) if unit else ""
 
 
 @pytest.fixture(scope="module")
