@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import slo
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import loads, median
+from ansible_collections.trtllm.fleet.plugins.module_utils.layers import merge
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import did_you_mean
 
 # The variables of role serving_recipe that a variation may set, without their prefix.
@@ -67,15 +68,6 @@ def variables(space: Space, choice: Mapping[str, int]) -> dict[str, Any]:
         if name in choice:
             found = merge(found, space[name][choice[name]])
     return found
-
-
-def merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """A map with another on top, maps in them likewise."""
-    merged = dict(one)
-    for name, value in other.items():
-        below = merged.get(name)
-        merged[name] = merge(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
-    return merged
 
 
 def best(trials: Sequence[Trial], margin: float) -> int | None:
