@@ -67,7 +67,8 @@ options:
     type: float
     default: 0
   target:
-    description: The endpoint, C(name), C(kind), C(base_urls), C(model), C(gpus), C(load_from). It is kept as it is.
+    description:
+      - The endpoint, C(name), C(kind), C(base_urls), C(model), C(gpus), C(load_from), C(note). It is kept as it is.
     type: dict
     required: true
   ran_on:

@@ -16,8 +16,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import 
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario, choose
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = yaml.safe_load((ROOT / "roles/benchmark/vars/main.yml").read_text())["__benchmark_scenarios"]
-PUBLISHED = yaml.safe_load((ROOT / "roles/benchmark/vars/published.yml").read_text())["__benchmark_published"]
+TABLE = yaml.safe_load((ROOT / "roles/benchmark/vars/main/scenarios.yml").read_text())["__benchmark_scenarios"]
+PUBLISHED = yaml.safe_load((ROOT / "roles/benchmark/vars/main/published.yml").read_text())["__benchmark_published"]
 BEGAN = datetime(2026, 11, 23, 15, 30, tzinfo=UTC)
 VERSIONS = {"aiperf": "0.13.0", "benchmark_serving": "1.2.1"}
 AROUND: dict[str, Any] = {"problems": [], "raw": {"simulated": True}}

@@ -169,7 +169,6 @@ def test_a_report_tells_what_was_measured_and_on_what(tmp_path: Path, report: Re
         ("running", {}, "broken off", "This run did not end. It was broken off, or still goes on."),
         ("failed", {}, "failed", "This run failed. What was measured before is below."),
         ("complete", {"problems": ["a thing"]}, "complete", "Not all of this run counts."),
-        ("complete", {"state": "interrupted"}, "interrupted", "This run was interrupted."),
     ],
 )
 def test_a_run_that_does_not_count_says_so_first(

@@ -11,7 +11,7 @@ import yaml
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario, ScenarioError, choose
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = yaml.safe_load((ROOT / "roles/benchmark/vars/main.yml").read_text())["__benchmark_scenarios"]
+TABLE = yaml.safe_load((ROOT / "roles/benchmark/vars/main/scenarios.yml").read_text())["__benchmark_scenarios"]
 OWN = {
     "tool": "aiperf",
     "endpoint": "chat",

@@ -363,12 +363,6 @@ def test_benchmark_serving_has_zeros_for_latencies_where_all_requests_failed() -
     assert measured.ttft_ms == measured.tpot_ms == measured.itl_ms == measured.e2e_ms == Spread()
 
 
-def test_benchmark_serving_with_details_tells_the_reasons() -> None:
-    document = load("benchmark_serving-partial.json")
-    document["errors"] = ["", "Service Unavailable", "Traceback:\n  boom", "Service Unavailable"]
-    assert benchmark_serving.parse(document, POINT).errors == {"Service Unavailable": 2, "Traceback: boom": 1}
-
-
 SERVED = (FIXTURES / "benchmark_serving-good.json").read_text()
 
 

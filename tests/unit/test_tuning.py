@@ -168,6 +168,13 @@ def test_a_trial_with_a_problem_has_no_score() -> None:
     assert tuning.trial({}, {}, {"problem": "no memory", "seconds": 3}, PER_GPU)["problem"] == "no memory"
 
 
+def test_a_trial_that_misses_the_objectives_keeps_what_it_measured() -> None:
+    missed = {"result": document({1: [10.0]}, {"ttft_ms.p99": 1}), "missed": ["smoke, 1 at once: too slow"]}
+    found = tuning.trial({}, {}, {**missed, "path": "results/1", "seconds": 3}, PER_GPU)
+    assert (found["score"], found["problem"]) == (None, "smoke, 1 at once: too slow")
+    assert [one["per_gpu"] for one in found["points"]] == [10.0]
+
+
 def test_a_choice_is_told_in_words() -> None:
     assert tuning.named(SPACE, {}) == "as the inventory has it"
     assert tuning.named(SPACE, {"prefill": 0, "layout": 1}) == (

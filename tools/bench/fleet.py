@@ -32,7 +32,7 @@ cd /etc/trtllm-fleet/verified && units=$(ls | grep '\.service$')
 systemctl show --property=ActiveState,SubState,NRestarts,UnitFileState,DropInPaths,NeedDaemonReload -- $units
 for unit in $units; do readlink /etc/systemd/system/$unit; done
 sha256sum --check --quiet SHA256SUMS
-cat release.json ../history.json
+cat release.json /etc/trtllm-fleet/history.json
 python3 -c '
 import json, urllib.request
 for one in json.load(open("release.json"))["instances"]:
@@ -41,7 +41,7 @@ for one in json.load(open("release.json"))["instances"]:
 '
 docker container inspect --format '{{.Name}} {{.Config.Image}} {{.Image}}' $(docker ps --quiet)
 nvidia-smi -q -x
-cat /sys/module/nvidia/version /proc/net/tcp
+cat /proc/driver/nvidia/version /proc/net/tcp
 """
 
 
@@ -61,7 +61,9 @@ def measured(work: Callable[[], object]) -> tuple[float, float]:
 def hosts() -> dict[str, str]:
     """The GPU hosts of the lab and their addresses."""
     command = ["ansible-inventory", "--inventory", INVENTORY, "--list"]
-    told = json.loads(subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True).stdout)
+    said = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True).stdout
+    # What an inventory plugin tells is wrapped, so that nobody takes it for a template.
+    told = json.loads(said, object_hook=lambda one: one.get("__ansible_unsafe", one))
     variables = told["_meta"]["hostvars"]
     return {name: variables[name]["ansible_host"] for name in told["gpu_hosts"]["hosts"]}
 

@@ -103,7 +103,6 @@ def parse(said: Any, point: Mapping[str, Any]) -> Measured:
             itl_ms=_spread(said, "itl"),
             e2e_ms=_spread(said, "e2el"),
             good_per_second=number(said.get(GOODPUT)),
-            errors=_errors(said.get("errors") or []),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ToolError(f"benchmark_serving's {RESULT} is not of a form that is known: {error!r}") from None
@@ -124,11 +123,3 @@ def _spread(said: Mapping[str, Any], name: str) -> Spread:
     parts.append(said.get(f"p50_{name}_ms", said.get(f"median_{name}_ms")))
     parts += [said.get(f"p{percent}_{name}_ms") for percent in PERCENTILES[1:]]
     return Spread(*map(number, parts))
-
-
-def _errors(errors: Sequence[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for text in filter(None, errors):
-        last = " ".join(text.split())[-200:]
-        found[last] = found.get(last, 0) + 1
-    return found

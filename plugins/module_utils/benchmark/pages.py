@@ -54,13 +54,17 @@ LOOKS = {
     "worse": "down",
     "failed": "down",
     "broken off": "down",
-    "interrupted": "down",
     "cannot be read": "down",
     "mixed": "degraded",
     "unknown": "degraded",
     "within noise": "nothing",
 }
-KINDS = {"instance": "one instance", "gateway": "a gateway", "endpoint": "an endpoint"}
+KINDS = {
+    "instance": "one instance",
+    "host": "a host, all instances at once",
+    "gateway": "a gateway",
+    "endpoint": "an endpoint",
+}
 # An interval that reaches beyond says nothing.
 WIDE = 100
 
@@ -299,6 +303,8 @@ def _when(document: Document) -> Iterator[Content]:
         yield f" and took {seconds / 60:.0f} min" if seconds >= 120 else f" and took {seconds:.0f} s"
     target = document["target"]
     yield f". {target['model']} at {KINDS.get(target['kind'], target['kind'])}, {', '.join(target['base_urls'])}."
+    if target.get("note"):
+        yield tag("b", f" {target['note']}")
 
 
 def _alarm(document: Document, side: str = "") -> Html | None:
@@ -308,7 +314,6 @@ def _alarm(document: Document, side: str = "") -> Html | None:
         return None
     said = {
         "broken off": "This run did not end. It was broken off, or still goes on.",
-        "interrupted": "This run was interrupted.",
         "failed": "This run failed.",
     }.get(state, "Not all of this run counts.")
     return tag(
@@ -623,7 +628,14 @@ def _index_row(heads: Sequence[str], folder: str, document: Document | str, page
     cells: list[Content] = [
         tag("b", _moment(document["started"]), class_="moment"),
         _badge(state_of(document)),
-        [document["target"]["name"], tag("span", short(document["target"]["model"]), class_="quiet small")],
+        [
+            document["target"]["name"],
+            tag(
+                "span",
+                ", ".join(filter(None, [short(document["target"]["model"]), document["target"].get("note")])),
+                class_="quiet small",
+            ),
+        ],
         ", ".join(recipes) or "-",
         f"{gpus} x {', '.join(filter(None, products)) or 'unknown'}" if gpus else "-",
         *(number(one.value if one else None) for one in found),

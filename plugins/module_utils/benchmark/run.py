@@ -23,7 +23,8 @@ RESULT = "result.json"
 # The tool's own result of each load.
 RAW = "raw"
 
-State = Literal["running", "complete", "failed", "interrupted"]
+# One that was broken off says that it is running.
+State = Literal["running", "complete", "failed"]
 Point = Mapping[str, Any]
 Clock = Callable[[], datetime]
 

@@ -142,15 +142,20 @@ def step(
 def trial(
     choice: Mapping[str, int], wanted: Mapping[str, Any], result: Mapping[str, Any], objective: str
 ) -> dict[str, Any]:
-    """A trial with the result of module benchmark_run, of which there may be none, or ``problem`` alone."""
+    """A trial with the result of module benchmark_run, of which there may be none, or ``problem`` alone.
+
+    One that misses the objectives with every load has no score, and what it measured still counts for the Pareto set.
+    """
     document = result.get("result") or {}
     measured = bool(document) and not document["problems"]
+    found = score(document, objective) if measured else None
+    problems = [*(document.get("problems") or []), *(result.get("missed") or [] if found is None else [])]
     return {
         "choice": dict(choice),
         "variables": dict(wanted),
-        "score": score(document, objective) if measured else None,
+        "score": found,
         "points": points(document) if measured else [],
-        "problem": str(result.get("problem") or "; ".join(document.get("problems") or [])),
+        "problem": str(result.get("problem") or "; ".join(problems)),
         "path": str(result.get("path") or ""),
         "seconds": float(result["seconds"]),
     }

@@ -1,0 +1,55 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: image_by_digest
+short_description: Name the very image that a release serves with
+version_added: 0.1.0
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+description:
+  - The image by its digest, wherever its tag points now. One that was loaded from a file may have no digest, and keeps
+    its tag.
+options:
+  _input:
+    description: C(release.json) of the release, which has C(image) and C(digest).
+    type: dict
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: See whether the image is still there
+  ansible.builtin.command:
+    argv: [docker, image, inspect, "{{ served.description | trtllm.fleet.image_by_digest }}"]
+  changed_when: false
+"""
+
+RETURN = r"""
+_value:
+  description: The image, as Docker takes it.
+  type: str
+  sample: nvcr.io/nvidia/tensorrt-llm/release@sha256:e35ea1320d51e7c066134a52391d50eb294b7a75c37c1a736f68132956832174
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+# A port of the registry comes before a slash.
+TAG = re.compile(r"(:[^:/@]*)?(@.*)?$")
+
+
+def image_by_digest(release: Mapping[str, Any]) -> str:
+    """The image by its digest, as DOCUMENTATION tells."""
+    image, digest = str(release["image"]), release["digest"]
+    return f"{TAG.sub('', image, count=1)}@{digest}" if digest else image
+
+
+class FilterModule:
+    """The filter of this file."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        return {"image_by_digest": image_by_digest}
