@@ -169,6 +169,7 @@ def read_score(path: Path) -> dict[str, Any]:
         "standard_error": standard_error(score, answers),
         "answers": answers,
         "refused": int(said.get("refused") or 0),
+        "cut_off": int(said.get("cut_off") or 0),
         "seconds": float(numbers["seconds"] or 0),
     }
 

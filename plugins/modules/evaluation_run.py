@@ -142,6 +142,7 @@ results:
       standard_error: 0.0118
       answers: 1584
       refused: 0
+      cut_off: 0
       seconds: 812.4
       files: [gpqa-low.json, gpqa-low.html, gpqa-low_allresults.json]
 directory:

@@ -151,11 +151,15 @@ def test_while_others_are_answered_it_is_not_given_up(monkeypatch: pytest.Monkey
     assert len(clock.slept) == 9
 
 
-def test_answers_without_text_are_asked_for_anew_as_the_tool_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_without_text_are_asked_for_anew_and_a_question_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, 120)
-    for _second in range(9):
-        clock.fails(600, ValueError)
-    assert len(clock.slept) == 9
+    for _question in range(2):
+        for _time in range(evaluate.CUT_OFF_TRIES - 1):
+            clock.fails(600, ValueError)
+        with pytest.raises(evaluate.CutOffError):
+            clock.fails(600, ValueError)
+        clock.patience.answered()
+    assert len(clock.slept) == 2 * (evaluate.CUT_OFF_TRIES - 1)
 
 
 def test_pauses_do_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +229,14 @@ def test_refused_requests_are_counted(tmp_path: Path, data: Path) -> None:
         assert run(tmp_path, fake.url, data, names=["aime25"], threads=1).returncode == 0
     (found,) = scores(tmp_path, ["aime25"], ["low"])
     assert (found["answers"], found["refused"]) == (6, 1)
+
+
+@tool
+def test_a_question_without_an_answer_counts_as_wrong(tmp_path: Path, data: Path) -> None:
+    with FakeOpenAI({CHAT: [*[reply(200, chat(""))] * evaluate.CUT_OFF_TRIES, reply(200, chat("318"))]}) as fake:
+        assert run(tmp_path, fake.url, data, names=["aime25"], threads=1, patience=4).returncode == 0
+    (found,) = scores(tmp_path, ["aime25"], ["low"])
+    assert (found["answers"], found["cut_off"], found["refused"]) == (6, 1, 0)
 
 
 @tool

@@ -28,6 +28,9 @@ from typing import Any
 TEMPERATURE = 1.0
 # What its sampler gives for an answer to a request that was refused with status 400.
 REFUSED = "No response (bad request)."
+# What ours gives where all of the tokens went into the reasoning, so often. The tool asks again for ever.
+CUT_OFF = "No response (cut off)."
+CUT_OFF_TRIES = 4
 # TensorRT-LLM's own test: task gsm8k of lm-evaluation-harness with this limit, chat template, and examples as turns.
 # The examples are the same for all questions here; the harness draws some for each.
 GSM8K_MAX_TOKENS = 8192
@@ -158,11 +161,16 @@ class GivenUpError(Exception):
     """Requests fail, and nothing says that they will not go on to."""
 
 
+class CutOffError(Exception):
+    """A question has been answered without text, again and again."""
+
+
 class Patience:
     """Stands in for module ``time`` in the tool's sampler, which sleeps after a request that failed, and tries again.
 
     Given up is what the endpoint has refused for ``seconds``, with no other request answered meanwhile. An answer
-    without text, which the tool asks for anew as well, may have taken long, and says that the endpoint lives.
+    without text, which the tool asks for anew as well, may have taken long, and says that the endpoint lives: its
+    question is given up after ``CUT_OFF_TRIES`` of them.
     """
 
     def __init__(self, seconds: float, refusal: type[Exception], clock: Callable[[], float] = time.monotonic) -> None:
@@ -173,7 +181,10 @@ class Patience:
     def sleep(self, seconds: float) -> None:
         error = sys.exc_info()[1]
         if not isinstance(error, self._refusal):
-            self.answered()
+            self._answered = self._clock()
+            self._own.empty = self._own.__dict__.get("empty", 0) + 1
+            if self._own.empty >= CUT_OFF_TRIES:
+                raise CutOffError
         else:
             began = self._own.__dict__.setdefault("began", self._clock())
             if self._clock() - max(began, self._answered) > self._seconds:
@@ -181,8 +192,9 @@ class Patience:
         time.sleep(min(seconds, LONGEST_PAUSE, self._seconds / 4))
 
     def answered(self) -> None:
+        """A question of this thread has its answer."""
         self._answered = self._clock()
-        self._own.__dict__.pop("began", None)
+        self._own.__dict__.clear()
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
@@ -196,6 +208,7 @@ def run(request: Request, directory: Path) -> None:
     from gpt_oss.evals.aime_eval import AIME25Eval
     from gpt_oss.evals.basic_eval import BasicEval
     from gpt_oss.evals.gpqa_eval import GPQAEval
+    from gpt_oss.evals.types import SamplerResponse
 
     pandas.read_csv = reading(pandas.read_csv, request.data)
     pandas.read_json = reading(pandas.read_json, request.data)
@@ -204,7 +217,10 @@ def run(request: Request, directory: Path) -> None:
 
     class Sampler(chat_completions_sampler.ChatCompletionsSampler):  # type: ignore[misc, name-defined, unused-ignore]
         def __call__(self, messages: Any) -> Any:
-            answer = super().__call__(messages)
+            try:
+                answer = super().__call__(messages)
+            except CutOffError:
+                answer = SamplerResponse(CUT_OFF, messages, {"usage": None})
             patience.answered()
             return answer
 
@@ -239,9 +255,9 @@ def write(stem: Path, result: Any, report: Any, seconds: float) -> None:
     everything = {name: getattr(result, name) for name in ("score", "metrics", "htmls", "convos", "metadata")}
     stem.with_name(f"{stem.name}_allresults.json").write_text(json.dumps(everything, indent=2), encoding="utf-8")
     stem.with_name(f"{stem.name}.html").write_text(report.make_report(result), encoding="utf-8")
-    refused = sum(convo[-1]["content"] == REFUSED for convo in result.convos)
-    counts = {"answers": len(result.convos), "refused": refused, "seconds": round(seconds, 1)}
-    metrics = {**result.metrics, "score": result.score, **counts}
+    last = [convo[-1]["content"] for convo in result.convos]
+    counts = {"answers": len(last), "refused": last.count(REFUSED), "cut_off": last.count(CUT_OFF)}
+    metrics = {**result.metrics, "score": result.score, **counts, "seconds": round(seconds, 1)}
     new = stem.with_name(f".{stem.name}.json")
     new.write_text(json.dumps(dict(sorted(metrics.items())), indent=2), encoding="utf-8")
     new.replace(stem.with_name(f"{stem.name}.json"))
