@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils import gpu
@@ -17,6 +18,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.command import Comman
 from ansible_collections.trtllm.fleet.plugins.modules import gpu_info
 
 FIXTURES = Path(__file__).parent / "fixtures"
+ROOT = Path(__file__).resolve().parents[2]
 OPEN_MODULE = (
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder)  Tue Sep 23\n"
     "GCC version:  gcc version 13.3.0\n"
@@ -75,6 +77,16 @@ def h200x8(tmp_path: Path) -> Path:
 def read(pci: Path, result: CommandResult | None, module: Path = Path("/nonexistent")) -> dict[str, Any]:
     smi = "/usr/bin/nvidia-smi" if result else None
     return gpu.read_gpus(smi, 60, answers(result or CommandResult(0)), pci, module)
+
+
+@pytest.mark.parametrize(("name", "gpu_type"), [("smi_h100x1", "h100"), ("smi_h200x1", "h200"), ("smi_h200x8", "h200")])
+def test_the_hardware_table_knows_what_real_machines_tell(tmp_path: Path, name: str, gpu_type: str) -> None:
+    table = yaml.safe_load((ROOT / "roles/serving_recipe/vars/hardware.yml").read_text())["__serving_recipe_hardware"]
+    (row,) = (row for row in table if row["gpu_type"] == gpu_type)
+    for one in read(tmp_path / "none", CommandResult(0, capture(name)))["gpus"]:
+        assert one["product_name"] in row["product_names"]
+        assert one["device_id"] in row["pci_ids"]
+        assert one["memory_total_mib"] == row["memory_mib"]
 
 
 def test_real_capture_of_eight_gpus(h200x8: Path, tmp_path: Path) -> None:
