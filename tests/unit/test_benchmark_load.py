@@ -161,6 +161,15 @@ def test_requests_that_failed_are_a_problem_and_no_failure(tool: Tool) -> None:
     assert result["measured"]["errors"]
 
 
+def test_requests_that_all_failed_are_a_problem_though_the_tool_fails(tool: Tool) -> None:
+    tool.does(leaves("aiperf-0.13.0-all_failed.jsonl", "profile_export.jsonl") + "sys.exit(1)")
+    result = tool.load(requests=3)
+    assert "failed" not in result
+    assert result["problems"] == [
+        '3 of 3 requests failed: 3 x 503 Service Unavailable {"error":{"message":"overloaded"}}'
+    ]
+
+
 @pytest.mark.parametrize(
     ("script", "message"),
     [
@@ -174,7 +183,7 @@ def test_requests_that_failed_are_a_problem_and_no_failure(tool: Tool) -> None:
         ),
         (
             leaves("aiperf-0.13.0-all_failed.jsonl", "profile_export.jsonl") + "sys.exit(1)",
-            ["aiperf left no profile_export_aiperf.json, as requests failed: 3 x 503 Service Unavailable"],
+            ["aiperf left no profile_export_aiperf.json (aiperf ended with 1)."],  # of 17 nothing is known
         ),
         ("(folder / 'profile_export_aiperf.json').write_text('{')", ["cannot be read", "(aiperf ended with 0)"]),
         ("os.kill(os.getpid(), 9)", ["(aiperf was killed by signal 9)"]),

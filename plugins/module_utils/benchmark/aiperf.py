@@ -101,11 +101,17 @@ def progress(log: str) -> dict[str, Any]:
 
 
 def read(folder: Path, point: Mapping[str, Any]) -> tuple[Measured, dict[str, Any]]:
-    """The result, and the file that it was read from. Raises ToolError where there is none, or half of one."""
+    """The result, and the file that it was read from. Raises ToolError where there is none, or half of one.
+
+    Releases since 0.9 write none where all requests failed; what became of them is read from their own lines then.
+    """
     path = next(iter(sorted(folder.rglob(RESULT), key=lambda path: len(path.parts))), None)
     if path is None:
-        reasons = "; ".join(f"{count} x {text}" for text, count in _errors(_failures(folder / REQUESTS)).items())
-        raise ToolError(f"aiperf left no {RESULT}" + (f", as requests failed: {reasons}" if reasons else ""))
+        failures = _failures(folder / REQUESTS)
+        if len(failures) != point["requests"]:
+            raise ToolError(f"aiperf left no {RESULT}")
+        said = {"error_request_count": {"avg": len(failures)}, "error_summary": failures}
+        return parse(said, point), said
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -170,12 +176,13 @@ def _spread(metrics: Mapping[str, Any], name: str) -> Spread:
 
 
 def _failures(path: Path) -> list[dict[str, Any]]:
-    """The requests that failed, as the summary of the result has them, which is not written where all did."""
+    """The measured requests that failed, as the summary of a result has them."""
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError):
+        measured = [line for line in lines if line["metadata"]["benchmark_phase"] == "profiling"]
+        return [{"error_details": line["error"], "count": 1} for line in measured if line.get("error")]
+    except (OSError, ValueError, KeyError, TypeError):
         return []
-    return [{"error_details": line["error"], "count": 1} for line in lines if line.get("error")]
 
 
 def _errors(summary: list[dict[str, Any]]) -> dict[str, int]:
