@@ -95,8 +95,11 @@ class ActionModule(ActionBase):
         rounds = []
         for number, point in enumerate(points, 1):
             users = f"{point['concurrency']} at once, round {point['round']} of {repeat}"
-            measured = self._load(run, point, f"{title}, load {number} of {len(points)} ({users})")
+            load = f"{title}, load {number} of {len(points)} ({users})"
+            measured = self._load(run, point, load)
             rounds.append(run.add(point, measured))
+            # Whoever reads this, and ends the run, has it.
+            self._say(load, figures(measured["measured"], measured["problems"]))
             if measured["problems"]:
                 return
             if point["round"] == repeat:
@@ -130,10 +133,12 @@ class ActionModule(ActionBase):
             result: dict[str, Any] = self._execute_module(MODULE, dict(options), task_vars=self._variables)
             if result.get("failed") or result.get("unreachable"):
                 raise LoadFailed(result)
-            told = line(result, pace, int(options["output_tokens"]))
-            Display().display(f"{self._variables['inventory_hostname']}: {title}: {told}")
             if result["finished"]:
                 return result
+            self._say(title, line(result["progress"], pace, int(options["output_tokens"])))
+
+    def _say(self, title: str, told: str) -> None:
+        Display().display(f"{self._variables['inventory_hostname']}: {title}: {told}")
 
 
 def describe(scenario: Scenario, repeat: int) -> str:
@@ -167,11 +172,8 @@ class Pace:
         return (done - before) / (now - since) if done > before and now > since else None
 
 
-def line(result: Mapping[str, Any], pace: Pace, output_tokens: int) -> str:
-    """How far a load is, or what it measured, for people. ``output_tokens`` are those of each request."""
-    if result["finished"]:
-        return figures(result["measured"], result["problems"])
-    progress = result["progress"]
+def line(progress: Mapping[str, Any], pace: Pace, output_tokens: int) -> str:
+    """How far a load is, for people. ``output_tokens`` are those of each request."""
     if not progress:
         return f"starting, {pace.seconds():.0f} s"
     done, total = progress["done"], progress["total"]

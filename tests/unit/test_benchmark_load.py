@@ -515,7 +515,7 @@ def test_progress_tells_pace_and_time_left() -> None:
 
     def told(seconds: float, **progress: Any) -> str:
         now[0] = seconds
-        return line({"finished": False, "progress": progress}, pace, 32)
+        return line(progress, pace, 32)
 
     assert told(10) == "starting, 10 s"
     assert told(20, phase="warm-up", done=2, total=4) == "warm-up, 2 of 4 requests after 20 s"
