@@ -124,10 +124,10 @@ def plugin_section(docs: dict[str, Any]) -> str:
 
 
 def modules_page() -> str:
-    """docs/modules.md, from the documentation that the modules and filters carry."""
-    found = [*(ROOT / "plugins/modules").glob("*.py"), *(ROOT / "plugins/filter").glob("*.py")]
+    """docs/modules.md, from the documentation that the modules, filters and lookups carry."""
+    found = [path for kind in ("modules", "filter", "lookup") for path in (ROOT / "plugins" / kind).glob("*.py")]
     documented = [docs for plugin in sorted(found) if "DOCUMENTATION" in (docs := plugin_docs(plugin))]
-    head = f"# Modules and filters of {COLLECTION}\n\n<!-- Written by `make docs` from the plugins. -->\n"
+    head = f"# Modules, filters and lookups of {COLLECTION}\n\n<!-- Written by `make docs` from the plugins. -->\n"
     return "\n".join([head, *map(plugin_section, documented)])
 
 
