@@ -3,13 +3,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The lab's trtllm-serve: command line, checks, start-up and failures of a TensorRT-LLM release, with no GPU.
 
-What answers behind it is NVIDIA's Dynamo frontend with its mocker engine; nginx in front gives the server's states.
-The environment says how it behaves:
+What answers behind it is NVIDIA's Dynamo frontend with its mocker engine; nginx in front gives the server's states, and
+admission.py in between admits requests as TensorRT-LLM's scheduler does. The environment says how it behaves:
   LAB_ENGINE_LOAD_SECONDS  how long the start takes at least (3)
   LAB_ENGINE_SPEEDUP       how much faster it answers than the mocker's model of a GPU (10)
   LAB_ENGINE_FACTORS       by option and value how much faster still, as JSON: {"max_batch_size": {"128": 1.5}}
   LAB_ENGINE_MODEL_ID      another model id than it should have
-  LAB_ENGINE_FAULT         die, hang or health_only; LAB_ENGINE_FAULT_FILE names a file that says it
+  LAB_ENGINE_KV_TOKENS     how many tokens its KV cache holds; without it the estimate for the GPUs that it sees
+  LAB_ENGINE_ANSWER_TOKENS how long an answer is to a request without a limit (256)
+  LAB_ENGINE_FAULT         die, hang or health_only; LAB_ENGINE_FAULT_FILE names a file that says it. With hang it never
+                           gets ready; one that is ready holds its port, says so on /health, and nothing moves
 """
 
 from __future__ import annotations
@@ -29,14 +32,17 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.memory import DEFAULT_TOKENS_PER_BLOCK, estimate
 from ansible_collections.trtllm.fleet.plugins.module_utils.options import expand_releases
+from ansible_collections.trtllm.fleet.plugins.module_utils.parallelism import parallelism
+from ansible_collections.trtllm.fleet.plugins.module_utils.rules import DEFAULT_MAX_BATCH_SIZE, DEFAULT_MAX_NUM_TOKENS
 from lab.engine import options
 
 HERE = Path(__file__).resolve().parent
@@ -45,6 +51,7 @@ VOCABULARY_ERROR = "error downloading or loading vocab file: failed to download 
 # What a release that does not parse the harmony format answers, whole or streamed: the text of all channels.
 RAW_HARMONY = """sub_filter_types application/json text/event-stream;
       sub_filter '"content":"' '"content":"analysisThe user asks something.assistantfinal';"""
+GPU_MEMORY_MIB = 81559  # of an H100, where nvidia-smi does not say it
 STOP_SECONDS = 1.5  # children that have not gone by then are killed: docker stop is to take less than two seconds
 
 
@@ -66,6 +73,14 @@ def gpu_count(devices: Path = Path("/dev")) -> int:
         count = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.count("GPU ")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return count if visible is None else min(count, len([index for index in visible.split(",") if index]))
+
+
+def gpu_memory_mib() -> int:
+    """Return the memory of the smallest GPU that the container sees."""
+    with suppress(OSError, ValueError):
+        query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+        return min(int(line) for line in subprocess.run(query, capture_output=True, text=True).stdout.split())
+    return GPU_MEMORY_MIB
 
 
 def find_model(name: str) -> Path:
@@ -203,8 +218,36 @@ def free_port() -> int:
 
 
 def max_tokens(args: Mapping[str, Any], config: Mapping[str, Any]) -> int:
-    """Return how many tokens, prompt and answer together, the engine takes."""
+    """Return how many tokens, prompt and answer together, the options and the model allow."""
     return args.get("max_seq_len") or config.get("max_position_embeddings") or 131072
+
+
+def capacity(args: Mapping[str, Any], config: Mapping[str, Any], row: options.Row, memory_mib: int) -> dict[str, int]:
+    """Return what the engine's KV cache holds, in blocks of one attention rank, and the longest sequence.
+
+    As upstream's it lowers the longest sequence to whole blocks that it has.
+    """
+    block = (args.get("kv_cache_config") or {}).get("tokens_per_block") or DEFAULT_TOKENS_PER_BLOCK
+    split = parallelism(args)
+    longest = max_tokens(args, config)
+    if "LAB_ENGINE_KV_TOKENS" in os.environ:
+        tokens = int(os.environ["LAB_ENGINE_KV_TOKENS"])
+    else:
+        facts = next(
+            each
+            for each in json.loads((HERE / "models.json").read_text())
+            if each["layers"] == config["num_hidden_layers"]
+        )
+        found = estimate(
+            args, facts, args.get("tensor_parallel_size") or 1, memory_mib, row.get("sliding_window_pools", False)
+        )
+        if not found["fits"]:
+            out_of_memory()
+        tokens, longest = found["kv_tokens"], min(longest, found["context"])
+    blocks = tokens // split.attention_ranks // block
+    if blocks * block < longest:
+        longest = blocks * block
+    return {"blocks": blocks, "tokens_per_block": block, "ranks": split.attention_ranks, "max_seq_len": longest}
 
 
 def speedup(args: Mapping[str, Any]) -> float:
@@ -215,7 +258,7 @@ def speedup(args: Mapping[str, Any]) -> float:
 
 
 def start_dynamo(
-    processes: Processes, model: Path, name: str, port: int, args: Mapping[str, Any], config: Mapping[str, Any]
+    processes: Processes, model: Path, name: str, port: int, args: Mapping[str, Any], held: Mapping[str, int]
 ) -> None:
     """Start the frontend and the mocker, which find each other through files and talk over the loopback."""
     environment = {
@@ -230,9 +273,11 @@ def start_dynamo(
     }
     frontend = ["--http-host", "127.0.0.1", "--http-port", str(port)]
     processes.start("frontend", [sys.executable, "-m", "dynamo.frontend", *frontend], environment)
-    length = max_tokens(args, config)
     mocker = ["--model-path", str(model), "--model-name", name, "--speedup-ratio", f"{speedup(args):g}"]
-    mocker += ["--max-model-len", str(length)]
+    mocker += ["--max-model-len", str(held["max_seq_len"]), "--block-size", str(held["tokens_per_block"])]
+    # Twice what admission.py admits: its limits are the engine's, and prompts count more here, with their template.
+    mocker += ["--num-gpu-blocks-override", str(2 * held["ranks"] * held["blocks"])]
+    mocker += ["--max-num-seqs", str(held["ranks"] * held["slots"])]
     # With a port for its system server the mocker gives out the model's card itself; else the frontend asks the hub.
     processes.start("mocker", [sys.executable, "-m", "dynamo.mocker", *mocker], environment | {"DYN_SYSTEM_PORT": "0"})
 
@@ -314,6 +359,8 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
     name = args.get("served_model_name") or (checkpoint.name if checkpoint == Path(model) else model)
     name = os.environ.get("LAB_ENGINE_MODEL_ID", name)
     asked = fault()
+    held = capacity(args, config, row, gpu_memory_mib())
+    held["slots"] = args.get("max_batch_size") or DEFAULT_MAX_BATCH_SIZE
     harmony = "" if row["harmony"] else RAW_HARMONY
     if asked == "health_only" or (row["harmony"] and not vocabulary_is_good(config)):
         body = json.dumps(
@@ -325,14 +372,30 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trtllm-serve-")))
         processes = Processes(folder)
         stack.callback(processes.stop)
-        frontend = free_port()
+        frontend, admission = free_port(), free_port()
+        settings = {
+            **held,
+            "port": admission,
+            "frontend": frontend,
+            "model": name,
+            "tokenizer": str(checkpoint / "tokenizer.json"),
+            "max_num_tokens": None
+            if args.get("enable_chunked_prefill")
+            else args.get("max_num_tokens") or DEFAULT_MAX_NUM_TOKENS,
+            "answer_tokens": int(os.environ.get("LAB_ENGINE_ANSWER_TOKENS", "256")),
+            "harmony": row["harmony"],
+            "too_long": row["too_long"],
+            "invalid_request": row["invalid_request"],
+            "iteration_statistics": bool(args.get("enable_iter_perf_stats")),
+            "prometheus": row.get("prometheus") if args.get("return_perf_metrics") else None,
+        }
 
         def listen_now() -> None:
             server.close()
             values = {
                 "LISTEN": listen,
                 "DIR": folder,
-                "FRONTEND": frontend,
+                "ADMISSION": admission,
                 "MODEL": name,
                 "VERSION": VERSION,
                 "HARMONY": harmony,
@@ -343,12 +406,13 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
 
         if row["health"] == "503":
             listen_now()
-        start_dynamo(processes, checkpoint, name, frontend, args, config)
+        processes.start("admission", [sys.executable, "-m", "lab.engine.admission", json.dumps(settings)], {})
+        start_dynamo(processes, checkpoint, name, frontend, args, held)
         began = time.monotonic()
         for _ in phases(args, checkpoint, asked):
             time.sleep(seconds / 20)
             processes.check()
-        while time.monotonic() < began + seconds or not answers(frontend, name):
+        while time.monotonic() < began + seconds or not answers(admission, name):
             time.sleep(0.1)
             processes.check()
         (folder / "ready").touch()

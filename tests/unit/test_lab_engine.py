@@ -292,7 +292,7 @@ def test_stubborn_child(tmp_path: Path) -> None:
 
 
 def test_nginx_configuration() -> None:
-    values = dict.fromkeys(("DIR", "FRONTEND", "HARMONY", "LISTEN", "MODEL", "VERSION", "VOCABULARY_ERROR"), "x")
+    values = dict.fromkeys(("ADMISSION", "DIR", "HARMONY", "LISTEN", "MODEL", "VERSION", "VOCABULARY_ERROR"), "x")
     text = trtllm_serve.nginx_configuration(values | {"LISTEN": "127.0.0.1:8000"})
     assert "listen 127.0.0.1:8000;" in text
     assert "@" not in text

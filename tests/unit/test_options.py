@@ -115,6 +115,9 @@ def test_rows_are_whole(name: str) -> None:
     assert row["precedence"] in ("file", "command_line")
     assert isinstance(row["telemetry"], bool)
     assert isinstance(row["harmony"], bool)
+    assert row["invalid_request"] in ("object", "text")
+    assert row.get("prometheus") in (None, "", "trtllm_")
+    assert row["too_long"].format(prompt=9, limit=8, default=-1)
     assert row["source"]
     allowed = {"bool", "int", "float", "str", "list", "dict", "any"}
     keys = {"type", "options", "choices", "min", "max", "elements", "element_min", "nullable"}

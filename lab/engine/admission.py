@@ -1,0 +1,348 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Admit requests as TensorRT-LLM's default scheduler does (GUARANTEED_NO_EVICT), and reject those that it rejects.
+
+A request reserves the KV cache for its prompt and max_tokens until it ends, the whole context without max_tokens.
+Requests are admitted in the order in which they came: nothing passes the first that does not fit.
+This proxy stands between nginx and Dynamo's frontend. Dynamo's mocker has no limits of its own there.
+  python3 -m lab.engine.admission SETTINGS     (JSON, see Settings)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+CHUNK = 65536  # bytes
+# How an answer's limit is spelt, by path; TensorRT-LLM takes both spellings for a chat (openai_protocol.py).
+LIMITS = {
+    "/v1/chat/completions": ("max_completion_tokens", "max_tokens"),
+    "/v1/completions": ("max_tokens",),
+    "/v1/responses": ("max_output_tokens",),
+}
+# What the frontend counts for each token but the first of a request, streamed or not.
+TOKENS = re.compile(rb"^dynamo_frontend_inter_token_latency_seconds_count(?:\{.*\})? (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the engine holds and accepts."""
+
+    port: int
+    frontend: int  # the port of Dynamo's frontend
+    model: str
+    tokenizer: str  # a file; empty: a word is a token
+    blocks: int  # of the KV cache of one attention rank
+    tokens_per_block: int
+    slots: int  # max_batch_size of one attention rank
+    ranks: int
+    max_seq_len: int
+    max_num_tokens: int | None  # null with chunked prefill
+    answer_tokens: int  # how long an answer is that has no limit
+    harmony: bool
+    too_long: str
+    invalid_request: str
+    iteration_statistics: bool
+    prometheus: str | None  # the prefix of the names; null: no such metrics
+
+
+class Rejected(Exception):
+    """The server answers 400; ``body`` is what it says."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        super().__init__(json.dumps(body))
+        self.body = body
+
+
+@dataclass
+class Ticket:
+    """A request that waits, or has been admitted to an attention rank."""
+
+    blocks: int
+    admitted: asyncio.Future[int]
+
+
+class Scheduler:
+    """The KV blocks and batch slots of each attention rank, and who waits for them."""
+
+    def __init__(self, blocks: int, slots: int, ranks: int = 1) -> None:
+        self.total = blocks
+        self.free = [blocks] * ranks
+        self.slots = [slots] * ranks
+        self.waiting: deque[Ticket] = deque()
+
+    async def reserve(self, blocks: int) -> int:
+        """Wait for the turn of a request; return the rank that admitted it."""
+        ticket = Ticket(min(blocks, self.total), asyncio.get_running_loop().create_future())
+        self.waiting.append(ticket)
+        self._admit()
+        try:
+            return await ticket.admitted
+        except asyncio.CancelledError:
+            if ticket.admitted.done() and not ticket.admitted.cancelled():
+                self.release(ticket.admitted.result(), blocks)
+            elif ticket in self.waiting:
+                self.waiting.remove(ticket)
+                self._admit()
+            raise
+
+    def release(self, rank: int, blocks: int) -> None:
+        """Return what a request held."""
+        self.free[rank] += min(blocks, self.total)
+        self.slots[rank] += 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self.waiting:
+            rank = max(range(len(self.free)), key=lambda each: (self.slots[each] > 0, self.free[each]))
+            first = self.waiting[0]
+            if not self.slots[rank] or first.blocks > self.free[rank]:
+                return
+            self.waiting.popleft()
+            self.free[rank] -= first.blocks
+            self.slots[rank] -= 1
+            first.admitted.set_result(rank)
+
+
+def texts(value: Any) -> list[str]:
+    """Collect the text of a prompt, of messages, or of the input of a response."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return texts(value.get("content", value.get("text")))
+    return [text for each in value or [] for text in texts(each)] if isinstance(value, list) else []
+
+
+def prompt_tokens(body: Mapping[str, Any], count: Callable[[str], int]) -> int:
+    """Count the tokens of a request's prompt, without those that a chat template adds."""
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+        return len(prompt)
+    given = [body[name] for name in ("messages", "prompt", "instructions", "input") if name in body]
+    return sum(count(text) for text in texts(given))
+
+
+def error(message: str, kind: str = "BadRequestError") -> dict[str, Any]:
+    """Build the object of create_error_response (tensorrt_llm/serve/openai_server.py)."""
+    return {"object": "error", "message": message, "type": kind, "param": None, "code": 400}
+
+
+class Proxy:
+    """The requests of one engine."""
+
+    def __init__(self, settings: Settings, count: Callable[[str], int]) -> None:
+        self.settings = settings
+        self.count = count
+        self.scheduler = Scheduler(settings.blocks, settings.slots, settings.ranks)
+        self.running = 0
+        self.finished = 0
+        self.iteration = 0
+        self.reported = 0
+        self.moves = asyncio.Event()
+        self.moves.set()
+
+    def prepare(self, path: str, content: bytes) -> tuple[bytes, int]:
+        """Return the request as the mocker takes it, and the tokens that it reserves. Raises Rejected."""
+        settings = self.settings
+        try:
+            body = json.loads(content)
+        except ValueError:
+            body = None
+        problem = "Input should be a valid dictionary" if not isinstance(body, dict) else "Field required"
+        if not isinstance(body, dict) or not body.get("model"):
+            where = ("body",) if not isinstance(body, dict) else ("body", "model")
+            said = f"1 validation error:\n  {{'type': 'missing', 'loc': {where}, 'msg': '{problem}'}}"
+            raise Rejected({"error": said} if settings.invalid_request == "text" else error(said))
+        kind = "internal_error" if settings.harmony and path == "/v1/chat/completions" else "BadRequestError"
+        prompt = prompt_tokens(body, self.count)
+        if settings.max_num_tokens and prompt > settings.max_num_tokens:
+            # _check_arguments of tensorrt_llm/llmapi/llm.py, which divides by the size of context parallelism.
+            raise Rejected(
+                error(
+                    f"The sum of prompt length ({float(prompt)}), query length (0) should not exceed "
+                    f"max_num_tokens ({settings.max_num_tokens})",
+                    kind,
+                )
+            )
+        left = settings.max_seq_len - prompt
+        if left <= 0:
+            raise Rejected(
+                error(settings.too_long.format(prompt=prompt, limit=settings.max_seq_len, default=left), kind)
+            )
+        names = LIMITS[path]
+        asked = next((body[name] for name in names if isinstance(body.get(name), int)), None)
+        reserved = left if asked is None else min(asked, left)
+        # TensorRT-LLM does not compare the model of a request with its own; Dynamo does.
+        body["model"] = settings.model
+        for name in names:
+            body.pop(name, None)
+        body[names[-1]] = min(reserved, settings.answer_tokens) if asked is None else reserved
+        return json.dumps(body).encode(), prompt + reserved
+
+    async def complete(self, path: str, head: bytes, content: bytes, writer: asyncio.StreamWriter) -> None:
+        """Answer a completion, once it has been admitted."""
+        try:
+            body, tokens = self.prepare(path, content)
+        except Rejected as rejected:
+            reply(writer, rejected.body, "400 Bad Request")
+            return
+        blocks = -(-tokens // self.settings.tokens_per_block)
+        rank = await self.scheduler.reserve(blocks)
+        self.running += 1
+        try:
+            self.finished += await self.relay(head, body, writer)
+        finally:
+            self.running -= 1
+            self.scheduler.release(rank, blocks)
+
+    async def relay(self, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> bool:
+        """Send a request to the frontend, and each part of its answer at once to the client; say whether it is a 200."""
+        answered = None
+        await self.moves.wait()
+        reader, upstream = await asyncio.open_connection("127.0.0.1", self.settings.frontend)
+        try:
+            upstream.write(head + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
+            while part := await reader.read(CHUNK):
+                await self.moves.wait()
+                answered = part.startswith(b"HTTP/1.1 200") if answered is None else answered
+                writer.write(part)
+                await writer.drain()
+            return bool(answered)
+        finally:
+            upstream.close()
+
+    async def tokens(self) -> int:
+        """Return the tokens that the engine has written, by its frontend; as many as before if it does not answer."""
+        if self.moves.is_set():
+            with suppress(OSError, asyncio.TimeoutError):
+                text = await asyncio.wait_for(fetch(self.settings.frontend, "/metrics"), 2)
+                self.iteration = int(sum(float(count) for count in TOKENS.findall(text))) + self.finished
+        return self.iteration
+
+    async def statistics(self) -> list[dict[str, Any]]:
+        """Return what /metrics of TensorRT-LLM has of the iterations since it was last read.
+
+        Upstream has an entry for each iteration. Here one stands for all.
+        """
+        if not self.settings.iteration_statistics or await self.tokens() == self.reported:
+            return []
+        self.reported = self.iteration
+        total = self.settings.blocks * self.settings.ranks
+        free = sum(self.scheduler.free)
+        return [
+            {
+                "timestamp": time.strftime("%m-%d-%Y %H:%M:%S", time.gmtime()),
+                "iter": self.iteration,
+                "numActiveRequests": self.running,
+                "numQueuedRequests": len(self.scheduler.waiting),
+                "maxNumActiveRequests": self.settings.slots,
+                "kvCacheStats": {
+                    "maxNumBlocks": total,
+                    "freeNumBlocks": free,
+                    "usedNumBlocks": total - free,
+                    "tokensPerBlock": self.settings.tokens_per_block,
+                },
+            }
+        ]
+
+    def prometheus(self) -> str:
+        """Return the counter of answers, as /prometheus/metrics has it."""
+        name = f"{self.settings.prometheus}request_success_total"
+        return f'# TYPE {name} counter\n{name}{{finished_reason="length"}} {self.finished}\n'
+
+    async def answer(self, path: str, head: bytes, content: bytes, writer: asyncio.StreamWriter) -> None:
+        """Answer one request."""
+        if path in LIMITS:
+            await self.complete(path, head, content, writer)
+        elif path == "/metrics":
+            reply(writer, await self.statistics())
+        elif path == "/prometheus/metrics" and self.settings.prometheus is not None:
+            reply(writer, self.prometheus())
+        elif path == "/v1/models":
+            card = {"id": self.settings.model, "object": "model", "created": int(time.time())}
+            reply(writer, {"object": "list", "data": [{**card, "owned_by": "tensorrt_llm"}]})
+        else:
+            reply(writer, {"detail": "Not Found"}, "404 Not Found")
+        await writer.drain()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take one request of a connection; give it up when the client does."""
+        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            start, *headers = (await reader.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
+            path = start.decode().split()[1]
+            length = next((int(each[15:]) for each in headers if each.lower().startswith(b"content-length:")), 0)
+            content = await reader.readexactly(length)
+            kept = [each for each in headers if not each.lower().startswith((b"content-length:", b"connection:"))]
+            head = b"".join(each + b"\r\n" for each in (start, *kept))
+            work = asyncio.ensure_future(self.answer(path, head, content, writer))
+            gone = asyncio.ensure_future(reader.read(1))
+            await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+            work.cancel()
+            gone.cancel()
+            for result in await asyncio.gather(work, gone, return_exceptions=True):
+                if isinstance(result, Exception) and not isinstance(result, OSError):
+                    traceback.print_exception(result)
+        writer.close()
+
+    async def heed(self, fault: Callable[[], str]) -> None:
+        """Stop all that moves while the fault is ``hang``: connections stay, and nothing is written or counted."""
+        while True:
+            if fault() == "hang":
+                self.moves.clear()
+            else:
+                self.moves.set()
+            await asyncio.sleep(0.2)
+
+
+def reply(writer: asyncio.StreamWriter, body: Any, status: str = "200 OK") -> None:
+    """Write a whole answer: JSON, or text as it is."""
+    kind = "text/plain; version=0.0.4" if isinstance(body, str) else "application/json"
+    content = (body if isinstance(body, str) else json.dumps(body)).encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+    writer.write(head.encode() + content)
+
+
+async def fetch(port: int, path: str) -> bytes:
+    """Return what a server of this machine answers, head included."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+def counter(tokenizer: str) -> Callable[[str], int]:
+    """Return what counts the tokens of a text."""
+    if not tokenizer:
+        return lambda text: len(text.split())
+    from tokenizers import Tokenizer  # type: ignore[import-not-found]
+
+    loaded = Tokenizer.from_file(tokenizer)
+    return lambda text: len(loaded.encode(text, add_special_tokens=False).ids)
+
+
+async def run(settings: Settings, fault: Callable[[], str]) -> None:
+    """Serve until the process ends."""
+    proxy = Proxy(settings, counter(settings.tokenizer))
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", settings.port, limit=2**20)
+    async with server:
+        await proxy.heed(fault)
+
+
+if __name__ == "__main__":
+    import uvloop  # type: ignore[import-not-found]
+
+    from lab.engine.trtllm_serve import fault
+
+    uvloop.run(run(Settings(**json.loads(sys.argv[1])), fault))

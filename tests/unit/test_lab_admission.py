@@ -1,0 +1,390 @@
+"""The lab's engine admits requests as TensorRT-LLM's scheduler does, and rejects those that a release rejects."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
+from lab.engine import admission, trtllm_serve
+
+RELEASES = load_tables().releases
+FACTS = [model["facts"] for model in load_tables().models.values()]
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+BLOCK = 32
+SETTINGS = admission.Settings(
+    port=0,
+    frontend=0,
+    model="gpt-oss-120b",
+    tokenizer="",
+    blocks=131072 // BLOCK,
+    tokens_per_block=BLOCK,
+    slots=64,
+    ranks=1,
+    max_seq_len=131072,
+    max_num_tokens=16384,
+    answer_tokens=256,
+    harmony=True,
+    too_long="{prompt} of {limit}",
+    invalid_request="object",
+    iteration_statistics=True,
+    prometheus="trtllm_",
+)
+
+
+def of_release(name: str, **changes: Any) -> admission.Settings:
+    row = RELEASES[name]
+    told: dict[str, Any] = {key: row.get(key) for key in ("harmony", "too_long", "invalid_request", "prometheus")}
+    return dataclasses.replace(SETTINGS, **told, **changes)
+
+
+def proxy(settings: admission.Settings = SETTINGS) -> admission.Proxy:
+    return admission.Proxy(settings, admission.counter(""))
+
+
+def rejection(settings: admission.Settings, path: str, body: Any) -> dict[str, Any]:
+    with pytest.raises(admission.Rejected) as rejected:
+        proxy(settings).prepare(path, json.dumps(body).encode())
+    return dict(rejected.value.body)
+
+
+def chat(words: int = 1, **given: Any) -> dict[str, Any]:
+    return {"model": "any", "messages": [{"role": "user", "content": "word " * words}], **given}
+
+
+# --- what is rejected, by release -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RELEASES)
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_a_prompt_of_120000_tokens_without_chunked_prefill(name: str, path: str) -> None:
+    body = chat(120000) if path == CHAT else {"model": "any", "prompt": [1] * 120000}
+    refused = rejection(of_release(name), path, body)
+    assert refused["message"] == (
+        "The sum of prompt length (120000.0), query length (0) should not exceed max_num_tokens (16384)"
+    )
+    harmony = RELEASES[name]["harmony"] and path == CHAT
+    assert (refused["code"], refused["type"]) == (400, "internal_error" if harmony else "BadRequestError")
+    assert proxy(of_release(name, max_num_tokens=None)).prepare(path, json.dumps(body).encode())[1] == 131072
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("1.2", "`prompt_token_ids` length (140000) is greater than `max_seq_len` (131072)"),
+        (
+            "1.4",
+            "`default_max_tokens` (-8928) must be greater than 0, `default_max_tokens` (-8928) = max_seq_len (131072)"
+            " - `splited_prompt_len` (140000)",
+        ),
+    ],
+)
+def test_a_prompt_longer_than_the_context(name: str, message: str) -> None:
+    assert rejection(of_release(name, max_num_tokens=None), CHAT, chat(140000))["message"] == message
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_request_without_a_model(name: str) -> None:
+    refused = rejection(of_release(name), CHAT, {"messages": []})
+    text = refused["error"] if name in ("1.3", "1.4") else refused["message"]
+    assert "'loc': ('body', 'model'), 'msg': 'Field required'" in text
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_any_model_id_is_taken(name: str) -> None:
+    content, _tokens = proxy(of_release(name)).prepare(CHAT, json.dumps(chat()).encode())
+    assert json.loads(content)["model"] == "gpt-oss-120b"
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]"])
+def test_what_is_no_request(content: bytes) -> None:
+    with pytest.raises(admission.Rejected, match="Input should be a valid dictionary"):
+        proxy().prepare(CHAT, content)
+
+
+# --- what is reserved -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "reserved", "written"),
+    [
+        ({}, 131072, 256),
+        ({"max_tokens": 100}, 110, 100),
+        ({"max_completion_tokens": 100}, 110, 100),
+        ({"max_tokens": None}, 131072, 256),
+        ({"max_tokens": 10**6}, 131072, 131062),
+    ],
+)
+def test_a_request_reserves_its_prompt_and_its_limit(given: dict[str, Any], reserved: int, written: int) -> None:
+    content, tokens = proxy().prepare(CHAT, json.dumps(chat(10, **given)).encode())
+    assert (tokens, json.loads(content)["max_tokens"]) == (reserved, written)
+
+
+@pytest.mark.parametrize(
+    ("body", "tokens"),
+    [
+        ({"prompt": "one two"}, 2),
+        ({"prompt": ["one two", "three"]}, 3),
+        ({"prompt": [5, 6, 7]}, 3),
+        ({"messages": [{"content": "one"}, {"content": [{"type": "text", "text": "two three"}]}]}, 3),
+        ({"instructions": "one", "input": "two three"}, 3),
+        ({}, 0),
+    ],
+)
+def test_tokens_of_a_prompt(body: dict[str, Any], tokens: int) -> None:
+    assert admission.prompt_tokens(body, admission.counter("")) == tokens
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_nothing_passes_the_first_that_does_not_fit() -> None:
+    async def scenario() -> None:
+        scheduler = admission.Scheduler(blocks=10, slots=3)
+        assert await scheduler.reserve(6) == 0
+        whole = asyncio.create_task(scheduler.reserve(10))
+        probe = asyncio.create_task(scheduler.reserve(1))
+        await settle()
+        assert not whole.done()
+        assert not probe.done(), "four blocks are free, and a request waits in front"
+        scheduler.release(0, 6)
+        await settle()
+        assert (whole.done(), probe.done()) == (True, False)
+        scheduler.release(0, 10)
+        await settle()
+        assert probe.done()
+
+    asyncio.run(scenario())
+
+
+def test_who_gives_up_leaves_the_queue() -> None:
+    async def scenario() -> None:
+        scheduler = admission.Scheduler(blocks=10, slots=1)
+        await scheduler.reserve(1)
+        first, second = (asyncio.create_task(scheduler.reserve(1)) for _ in range(2))
+        await settle()
+        first.cancel()
+        await settle()
+        assert len(scheduler.waiting) == 1
+        scheduler.release(0, 1)
+        second.cancel()  # It has been admitted, and does not know yet.
+        await settle()
+        assert (scheduler.free, scheduler.slots, len(scheduler.waiting)) == ([10], [1], 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_has_so_many_slots_on_each_rank() -> None:
+    async def scenario() -> None:
+        scheduler = admission.Scheduler(blocks=10, slots=1, ranks=2)
+        assert {await scheduler.reserve(9), await scheduler.reserve(9)} == {0, 1}
+        third = asyncio.create_task(scheduler.reserve(1))
+        await settle()
+        assert not third.done()
+        scheduler.release(1, 9)
+        assert await third == 1
+
+    asyncio.run(scenario())
+
+
+# --- the capacity of a recipe -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def models(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models.json").write_text(json.dumps(FACTS))
+    monkeypatch.setattr(trtllm_serve, "HERE", tmp_path)
+
+
+CONFIG = {"num_hidden_layers": 36, "max_position_embeddings": 131072}
+THROUGHPUT = {"max_num_tokens": 16384, "max_batch_size": 640, "kv_cache_config": {"free_gpu_memory_fraction": 0.85}}
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "options", "contexts"),
+    [(143771, {}, 6.7), (81559, {}, 1.0), (143771, {"tensor_parallel_size": 2, "enable_attention_dp": True}, 18.7)],
+)
+def test_the_cache_is_as_large_as_the_estimate(
+    models: None, memory_mib: int, options: dict[str, Any], contexts: float
+) -> None:
+    held = trtllm_serve.capacity({**THROUGHPUT, **options}, CONFIG, RELEASES["1.2"], memory_mib)
+    assert held["max_seq_len"] <= 131072
+    assert held["ranks"] * held["blocks"] * held["tokens_per_block"] / 131072 == pytest.approx(contexts, abs=0.5)
+
+
+def test_the_environment_says_how_large_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_ENGINE_KV_TOKENS", "1000")
+    held = trtllm_serve.capacity({}, CONFIG, RELEASES["1.2"], 81559)
+    assert held == {"blocks": 31, "tokens_per_block": 32, "ranks": 1, "max_seq_len": 992}
+
+
+def test_a_model_that_does_not_fit(models: None, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError, match="insufficient GPU memory"):
+        trtllm_serve.capacity(THROUGHPUT, CONFIG, RELEASES["1.2"], 32768)
+
+
+# --- the proxy --------------------------------------------------------------------------------------------------------
+
+
+class Engine:
+    """A proxy in front of a scripted frontend that writes a token whenever the test lets it."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.changes = changes
+        self.token = asyncio.Semaphore(0)
+        self.tokens = 0
+        self.bodies: list[Any] = []
+
+    async def frontend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"GET /metrics "):
+            sample = f'dynamo_frontend_inter_token_latency_seconds_count{{model="m"}} {self.tokens}\n'
+            writer.write(f"HTTP/1.1 200 OK\r\n\r\n{sample}".encode())
+        else:
+            length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+            self.bodies.append(json.loads(await reader.readexactly(length)))
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            for _ in range(self.bodies[-1]["max_tokens"]):
+                await self.token.acquire()
+                self.tokens += 1
+                writer.write(b"token ")
+                await writer.drain()
+        writer.close()
+
+    def write(self, tokens: int) -> None:
+        for _ in range(tokens):
+            self.token.release()
+
+    async def __aenter__(self) -> Engine:
+        self.servers = [await asyncio.start_server(self.frontend, "127.0.0.1", 0)]
+        behind = self.servers[0].sockets[0].getsockname()[1]
+        self.proxy = proxy(dataclasses.replace(SETTINGS, frontend=behind, **self.changes))
+        self.servers.append(await asyncio.start_server(self.proxy.serve, "127.0.0.1", 0))
+        self.port = self.servers[1].sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for server in self.servers:
+            server.close()
+
+    async def send(self, path: str, body: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        content = json.dumps(body).encode()
+        writer.write(f"POST {path} HTTP/1.1\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content)
+        return reader, writer
+
+    async def get(self, path: str) -> str:
+        return (await admission.fetch(self.port, path)).decode().partition("\r\n\r\n")[2]
+
+
+def lived(scenario: Callable[[Engine], Awaitable[None]], **changes: Any) -> None:
+    async def run() -> None:
+        async with Engine(**changes) as engine:
+            await asyncio.wait_for(scenario(engine), 20)
+
+    asyncio.run(run())
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():
+        await asyncio.sleep(0.01)
+
+
+def test_a_probe_waits_behind_a_request_without_a_limit() -> None:
+    async def scenario(engine: Engine) -> None:
+        user, _open = await engine.send(CHAT, chat())
+        await until(lambda: engine.proxy.running == 1)
+        probe, _open2 = await engine.send(CHAT, chat(max_tokens=1))
+        await until(lambda: len(engine.proxy.scheduler.waiting) == 1)
+        engine.write(255)
+        await user.readuntil(b"token ")
+        assert len(engine.bodies) == 1, "the probe has not reached the engine"
+        engine.write(2)
+        await user.read()
+        assert (await probe.read()).endswith(b"\r\n\r\ntoken ")
+
+    lived(scenario)
+
+
+def test_each_token_is_passed_on_at_once() -> None:
+    async def scenario(engine: Engine) -> None:
+        reader, _open = await engine.send(COMPLETIONS, {"model": "m", "prompt": "a", "max_tokens": 3})
+        await reader.readuntil(b"\r\n\r\n")
+        for _ in range(3):
+            engine.write(1)
+            assert await reader.readexactly(6) == b"token "
+
+    lived(scenario)
+
+
+def test_a_client_that_leaves_frees_what_it_held() -> None:
+    async def scenario(engine: Engine) -> None:
+        _reader, writer = await engine.send(CHAT, chat())
+        await until(lambda: engine.proxy.running == 1)
+        writer.close()
+        await until(lambda: engine.proxy.running == 0)
+        assert engine.proxy.scheduler.free == [SETTINGS.blocks]
+
+    lived(scenario)
+
+
+def test_iterations_are_told_once_and_only_where_they_are_counted() -> None:
+    async def scenario(engine: Engine) -> None:
+        _reader, _open = await engine.send(CHAT, chat())
+        engine.write(5)
+        await until(lambda: engine.tokens == 5)
+        (told,) = json.loads(await engine.get("/metrics"))
+        assert (told["iter"], told["numActiveRequests"], told["kvCacheStats"]["freeNumBlocks"]) == (5, 1, 0)
+        assert json.loads(await engine.get("/metrics")) == []
+        engine.write(1)
+        await until(lambda: engine.tokens == 6)
+        assert [each["iter"] for each in json.loads(await engine.get("/metrics"))] == [6]
+
+    lived(scenario)
+
+    async def silent(engine: Engine) -> None:
+        engine.tokens = 5
+        assert json.loads(await engine.get("/metrics")) == []
+
+    lived(silent, iteration_statistics=False)
+
+
+def test_an_engine_that_hangs_holds_its_connections_and_moves_nothing() -> None:
+    async def scenario(engine: Engine) -> None:
+        asked = ["hang"]
+        heeding = asyncio.create_task(engine.proxy.heed(lambda: asked[-1]))
+        await until(lambda: not engine.proxy.moves.is_set())
+        engine.write(2)
+        reader, _open = await engine.send(COMPLETIONS, {"model": "m", "prompt": "a", "max_tokens": 2})
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(reader.readexactly(1), 0.3)
+        assert json.loads(await engine.get("/metrics")) == []
+        asked.append("")
+        assert (await reader.read()).endswith(b"token token ")
+        heeding.cancel()
+
+    lived(scenario)
+
+
+def test_the_names_of_metrics_are_the_release_s() -> None:
+    async def scenario(engine: Engine) -> None:
+        engine.write(1)
+        reader, _open = await engine.send(COMPLETIONS, {"model": "m", "prompt": "a", "max_tokens": 1})
+        await reader.read()
+        assert 'trtllm_request_success_total{finished_reason="length"} 1' in await engine.get("/prometheus/metrics")
+        assert "Not Found" in await engine.get("/v1/embeddings")
+        assert json.loads(await engine.get("/v1/models"))["data"][0]["id"] == "gpt-oss-120b"
+
+    lived(scenario)
+
+    async def none(engine: Engine) -> None:
+        assert "Not Found" in await engine.get("/prometheus/metrics")
+
+    lived(none, prometheus=None)
