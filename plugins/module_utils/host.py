@@ -61,7 +61,8 @@ class Listener:
 @dataclass(frozen=True)
 class Wanted:
     """What the host has to have. ``gpus``: indices of those to be used, empty for all, unless ``gpu_count`` is 0.
-    ``driver_version`` None: nothing here will install a driver. Disks and ports as in M(trtllm.fleet.host_check)."""
+    Without ``driver_version`` that of ``driver_platforms`` counts; without both, nothing here will install a driver.
+    Disks and ports as in M(trtllm.fleet.host_check)."""
 
     architectures: Sequence[str] = ()
     distributions: Mapping[str, Sequence[Any]] | None = None
@@ -72,6 +73,7 @@ class Wanted:
     gpu_memory_mib: int | None = None
     driver_floor: str | None = None
     driver_version: str | None = None
+    driver_platforms: Mapping[str, Mapping[str, Any]] | None = None
     driver_replace: bool = False
     reboot_allowed: bool = False
     disks: Sequence[Mapping[str, Any]] = ()
@@ -119,6 +121,19 @@ def ansible_facts(facts: Facts, root: Path) -> dict[str, str]:
         "distribution_major_version": version.split(".")[0],
         "distribution_release": facts.codename,
     }
+
+
+def cuda_directory(facts: Facts) -> tuple[str, str]:
+    """Return the host's directories in NVIDIA's CUDA repository, platform and architecture: ``debian13``, ``sbsa``."""
+    release = facts.version.split(".")[0] if facts.distribution == "debian" else facts.version.replace(".", "")
+    return f"{facts.distribution}{release}", "sbsa" if facts.architecture == "aarch64" else facts.architecture
+
+
+def driver_to_install(facts: Facts, wanted: Wanted) -> str | None:
+    """Return the version that was asked for, or the default of the host's platform; None where there is neither."""
+    platform, architecture = cuda_directory(facts)
+    defaults = (wanted.driver_platforms or {}).get(platform, {}).get("versions", {})
+    return wanted.driver_version or defaults.get(architecture)
 
 
 def _check(check_id: str, passed: bool, observed: str, expected: str, hint: str = "") -> Check:
@@ -462,6 +477,7 @@ def examine(
 ) -> dict[str, Any]:
     """Look at everything; the result of M(trtllm.fleet.host_check). Raises ValueError for a bad ``address``."""
     facts = read_facts(root, uname)
+    wanted = replace(wanted, driver_version=driver_to_install(facts, wanted))
     gpu: dict[str, Any] = {}
 
     def checks() -> Iterator[Check]:

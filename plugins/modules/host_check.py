@@ -65,9 +65,14 @@ options:
     type: str
   driver_version:
     description:
-      - The driver that is going to be installed where none works.
-      - Leave it out where nothing will install a driver.
+      - The driver that is going to be installed where none works, if it is not the default of O(driver_platforms).
+      - Leave out both where nothing will install a driver.
     type: str
+  driver_platforms:
+    description:
+      - Defaults of O(driver_version), by name of the host's directory in NVIDIA's CUDA repository, such as C(debian13).
+      - Each is a dictionary whose C(versions) has the version for C(x86_64) and C(sbsa).
+    type: dict
   driver_replace:
     description:
       - Whether a working driver of another version is going to be replaced by O(driver_version).
@@ -282,6 +287,7 @@ def main() -> None:
             "gpu_memory_mib": {"type": "int"},
             "driver_floor": {"type": "str"},
             "driver_version": {"type": "str"},
+            "driver_platforms": {"type": "dict"},
             "driver_replace": {"type": "bool", "default": False},
             "reboot_allowed": {"type": "bool", "default": False},
             "disks": {"type": "list", "elements": "dict", "options": DISK, "default": []},

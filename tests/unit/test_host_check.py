@@ -593,3 +593,34 @@ def test_module(capsys: pytest.CaptureFixture[str], address: str, key: str, valu
         host_check.main()
     result = json.loads(capsys.readouterr().out)
     assert result[key] == value if isinstance(value, bool) else result[key].startswith(value)
+
+
+PLATFORMS = {
+    "debian12": {"versions": {"x86_64": "580.159.04", "sbsa": "580.159.04"}},
+    "debian13": {"versions": {"x86_64": "590.48.01", "sbsa": "595.71.05"}},
+    "ubuntu2404": {"versions": {"x86_64": "580.159.04"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("distribution", "release", "machine", "asked", "version"),
+    [
+        ("debian", "12", "x86_64", None, "580.159.04"),
+        ("debian", "13", "x86_64", None, "590.48.01"),
+        ("debian", "13", "aarch64", None, "595.71.05"),
+        ("ubuntu", "24.04", "x86_64", None, "580.159.04"),
+        ("debian", "13", "x86_64", "610.43.02", "610.43.02"),
+        ("ubuntu", "22.04", "x86_64", None, None),
+    ],
+)
+def test_driver_of_the_platform(
+    fake: FakeHost, distribution: str, release: str, machine: str, asked: str | None, version: str | None
+) -> None:
+    fake.write("etc/os-release", f'ID={distribution}\nVERSION_ID="{release}"\n')
+    facts = host.read_facts(fake.root, os.uname_result((*UNAME[:4], machine)))
+    assert host.driver_to_install(facts, host.Wanted(driver_version=asked, driver_platforms=PLATFORMS)) == version
+
+
+def test_driver_of_the_platform_is_what_is_judged(fake: FakeHost) -> None:
+    fake.smi = None
+    assert "580.159.04 to be installed" in fake.check("driver", driver_platforms=PLATFORMS)["observed"]

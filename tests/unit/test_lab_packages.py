@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 import types
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -20,7 +21,7 @@ PACKAGES = Path(__file__).parents[2] / "lab/origin/packages"
 CAPTURES = PACKAGES / "captures"
 sys.path.insert(0, str(PACKAGES.parents[2]))
 
-from lab.origin.packages import derive  # noqa: E402
+from lab.origin.packages import build, derive  # noqa: E402
 
 DEVICES = {"h200": "2335"} | {name: derive.resolve(name)["device_id"] for name in derive.VARIANTS}
 HARDWARE = {
@@ -242,3 +243,53 @@ def test_devices_of_a_host(hardware: str, gpus: int, switches: int) -> None:
         found[group["class"].startswith(module.GPU_CLASSES)] += addresses
     assert (len(found[True]), len(found[False])) == (gpus, switches)
     assert len({*found[True], *found[False]}) == gpus + switches
+
+
+PLATFORMS = yaml.safe_load((PACKAGES.parents[2] / "roles/nvidia_driver/vars/main/platforms.yml").read_text())[
+    "__nvidia_driver_platforms"
+]
+OFFERS = tomllib.loads((PACKAGES / "packages.toml").read_text())
+
+
+def offered(platform: str, architecture: str) -> dict[str, list[str]]:
+    """Return the versions of each package of a platform's repository, by name."""
+    found: dict[str, list[str]] = {}
+    for package, version in build.offers(OFFERS, "cuda", platform, OFFERS["cuda"][platform][architecture]):
+        found.setdefault(build.expand(package["name"], version, ""), []).append(version)
+    return found
+
+
+def test_each_platform_has_its_own_offer() -> None:
+    assert set(OFFERS["cuda"]) == set(PLATFORMS)
+    debian12, debian13, ubuntu = (
+        offered("debian12", "x86_64"),
+        offered("debian13", "x86_64"),
+        offered("ubuntu2404", "x86_64"),
+    )
+    assert "580.159.04-1" in debian12["nvidia-driver-cuda"]
+    assert debian13["nvidia-driver-cuda"] == ["590.48.01-1", "595.71.05-1"]
+    assert offered("debian13", "sbsa")["nvidia-driver-cuda"][0] == "595.71.05-1"
+    assert "nvidia-driver-cuda" not in ubuntu
+    assert "nvidia-dkms-580-open" not in debian12
+    for name in ("nvidia-dkms-580-open", "libnvidia-compute-580", "nvidia-utils-580"):
+        assert ubuntu[name] == ["580.159.04-1ubuntu1"]
+    for name in ("nvidia-dkms-open", "libnvidia-compute", "nvidia-utils"):
+        assert ubuntu[name] == ["590.48.01-0ubuntu1", "595.71.05-1ubuntu1"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "architecture"),
+    [(platform, architecture) for platform, row in PLATFORMS.items() for architecture in row["versions"]],
+)
+def test_default_driver_is_offered(platform: str, architecture: str) -> None:
+    """The default version, with its fabric manager, exists where the platform's hosts look for it."""
+    names = offered(platform, architecture)
+    version = PLATFORMS[platform]["versions"][architecture]
+    branch = version.split(".")[0]
+    top = "nvidia-driver-cuda"
+    if platform.startswith("ubuntu"):
+        top = f"nvidia-utils-{branch}" if int(branch) < 590 else "nvidia-utils"
+    for name in (top, "nvidia-persistenced", "nvidia-fabricmanager"):
+        assert any(build.upstream(entry) == version for entry in names[name]), name
+    assert PLATFORMS[platform]["key"]["file"] == f"{OFFERS['cuda'][platform]['key']}.pub"
+    assert PLATFORMS[platform]["key"]["fingerprint"].endswith(OFFERS["cuda"][platform]["key"].upper())

@@ -6,15 +6,18 @@
 
 Usage: build.py DIRECTORY
 
-Makes DIRECTORY/cuda/debian12/<arch>/ (debian13 is a link to it) and DIRECTORY/libnvidia-container/stable/deb/<arch>/:
-flat repositories, as NVIDIA's are, without signatures: the signing key is not in the image.
+Makes DIRECTORY/cuda/<platform>/<arch>/ for each platform that has this machine's architecture, and
+DIRECTORY/libnvidia-container/stable/deb/<arch>/: flat repositories, as NVIDIA's are, without signatures. The signing
+key is not in the image; where it belongs is an empty file of the name that NVIDIA's key has.
 """
 
 import argparse
+import gzip
 import shutil
 import subprocess
 import tempfile
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +50,34 @@ def output_of(*command: str) -> str:
 
 def expand(text: str, version: str, multiarch: str) -> str:
     """Replace the placeholders of packages.toml and of the packaged files."""
-    plain = version.rpartition(":")[2]
-    for name, value in {"VERSION": plain, "BRANCH": plain.split(".")[0], "MULTIARCH": multiarch}.items():
+    plain = upstream(version)
+    values = {"FULL": version, "VERSION": plain, "BRANCH": plain.split(".")[0], "MULTIARCH": multiarch}
+    for name, value in values.items():
         text = text.replace(f"@{name}@", value)
     return text
+
+
+def upstream(version: str) -> str:
+    """Return the upstream part of a package's version: without epoch and revision."""
+    return version.rpartition(":")[2].rpartition("-")[0]
+
+
+def is_offered(package: dict[str, Any], platform: str, version: str) -> bool:
+    """Return True if a platform's repository has the package in this version: names change with branch and family."""
+    branch = int(upstream(version).split(".")[0])
+    in_family = platform.startswith(package.get("family", ""))
+    return in_family and package.get("since", 0) <= branch <= package.get("until", branch)
+
+
+def offers(
+    data: dict[str, Any], repository: str, platform: str, versions: dict[str, list[str]]
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield each package of a repository with each of its versions."""
+    for package in data["package"]:
+        if package["repository"] == repository:
+            for version in versions[package["versions"]]:
+                if is_offered(package, platform, version):
+                    yield package, version
 
 
 def build(package: dict[str, Any], version: str, architecture: str, multiarch: str, target: Path) -> None:
@@ -58,14 +85,15 @@ def build(package: dict[str, Any], version: str, architecture: str, multiarch: s
     name = expand(package["name"], version, multiarch)
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        files = HERE / "files" / package["name"].removesuffix("-@BRANCH@")
+        own = package.get("files", package["name"].removesuffix("-@BRANCH@"))
+        files = HERE / "files" / own
         if files.exists():
             for source in (path for path in files.rglob("*") if path.is_file()):
                 path = root / expand(str(source.relative_to(files)), version, multiarch)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(expand(source.read_text(), version, multiarch))
                 path.chmod(source.stat().st_mode & 0o755)
-        if package["name"] == "nvidia-driver-cuda":
+        if own == "nvidia-driver-cuda":
             shutil.copytree(HERE / "captures", root / "usr/share/nvidia-lab/captures")
         for empty in package.get("empty", []):
             path = root / expand(empty, version, multiarch).lstrip("/")
@@ -75,7 +103,7 @@ def build(package: dict[str, Any], version: str, architecture: str, multiarch: s
         control.mkdir(exist_ok=True)
         fields = {
             "Package": name,
-            "Version": f"{version}-1",
+            "Version": version,
             "Architecture": architecture,
             "Maintainer": "trtllm.fleet lab <lab@origin.test>",
             "Description": f"{expand(package['description'], version, multiarch)}\n Stand-in of the lab.",
@@ -98,9 +126,10 @@ def build(package: dict[str, Any], version: str, architecture: str, multiarch: s
 
 
 def index(repository: Path) -> None:
-    """Write Packages and Release, unsigned."""
+    """Write Packages, Packages.gz and Release, unsigned."""
     packages = output_of("apt-ftparchive", "--", "packages", str(repository)).replace(f"{repository}/", "./")
     (repository / "Packages").write_text(packages + "\n")
+    (repository / "Packages.gz").write_bytes(gzip.compress((packages + "\n").encode()))
     release = output_of(
         "apt-ftparchive",
         "-o",
@@ -119,20 +148,20 @@ def main() -> None:
     directory = parser.parse_args().directory
     architecture = output_of("dpkg", "--print-architecture")
     multiarch = f"{output_of('uname', '-m')}-linux-gnu"
-    repositories = {
-        "cuda": directory / "cuda/debian12" / CUDA_ARCHITECTURES[architecture],
-        "libnvidia-container": directory / "libnvidia-container/stable/deb" / architecture,
-    }
-    for repository in repositories.values():
-        repository.mkdir(parents=True)
     data = tomllib.loads((HERE / "packages.toml").read_text())
-    for package in data["package"]:
-        versions = package["versions"]
-        for version in data["versions"][versions] if isinstance(versions, str) else versions:
-            build(package, version, architecture, multiarch, repositories[package["repository"]])
-    for repository in repositories.values():
-        index(repository)
-    (directory / "cuda/debian13").symlink_to("debian12")
+    toolkit = directory / "libnvidia-container/stable/deb" / architecture
+    plans = [(toolkit, "libnvidia-container", "", data["libnvidia-container"])]
+    for platform, entry in data["cuda"].items():
+        name = CUDA_ARCHITECTURES[architecture]
+        if name in entry:
+            plans.append((directory / "cuda" / platform / name, "cuda", platform, entry[name]))
+    for target, repository, platform, versions in plans:
+        target.mkdir(parents=True)
+        for package, version in offers(data, repository, platform, versions):
+            build(package, version, architecture, multiarch, target)
+        index(target)
+        if platform:
+            (target / f"{data['cuda'][platform]['key']}.pub").touch()
 
 
 if __name__ == "__main__":
