@@ -84,8 +84,8 @@ bench-weights: $(venv) ## A model on 1, 2, 4, 8 hosts: from the hub, with rsync,
 	PYTHONPATH=collections python -m tools.bench weights --repeat $(or $(REPEAT),1)
 
 .PHONY: bench-gateway
-bench-gateway: $(venv) ## What a gateway adds to a request and carries, on a lab that stands (REQUESTS=1000 STREAMS=2000)
-	PYTHONPATH=collections python -m tools.bench gateway --requests $(or $(REQUESTS),1000) --streams $(or $(STREAMS),2000)
+bench-gateway: $(venv) ## What gateways add to requests and to tokens, on a lab that stands (GATEWAYS="gpu3 gpu4" REQUESTS=1000 STREAMS=2000)
+	PYTHONPATH=collections python -m tools.bench gateway --gateway $(or $(GATEWAYS),gpu3) --requests $(or $(REQUESTS),1000) --streams $(or $(STREAMS),2000)
 
 .PHONY: bench-affinity
 bench-affinity: $(venv) ## What prompts that are cached where they come to are worth, on a lab that stands (USERS=8)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner
@@ -17,9 +18,15 @@ TIMEOUT = 60.0  # seconds; journalctl reads some hundred thousand lines in that 
 # HAProxy 8.5, session state at disconnection: the server's faults, and nothing (-). A client that goes is none of them.
 FAULTS = ("S", "s", "D", "P", "R", "I")
 
+# In a JSON string a quote has a backslash in front, so no path of a client matches.
+INSTANCE = re.compile(r'"instance": ?"([^"]*)"')
 
-def access_log(unit: str, seconds: int, runner: Runner) -> list[dict[str, Any]]:
-    """The requests that ended in the last seconds. Raises GatewayError."""
+
+def access_log(unit: str, seconds: int, instances: Collection[str], runner: Runner) -> list[dict[str, Any]]:
+    """Return the requests of these instances that ended in the last seconds. Raises GatewayError.
+
+    Lines that name none of them are not judged: anyone who reaches the gateway can cause them, without a key.
+    """
     argv = ["journalctl", f"--unit={unit}", f"--since=-{seconds}s", "--output=cat", "--quiet", "--no-pager"]
     try:
         done = runner(argv, TIMEOUT)
@@ -27,14 +34,13 @@ def access_log(unit: str, seconds: int, runner: Runner) -> list[dict[str, Any]]:
         raise GatewayError(f"journalctl: {error.strerror}") from None
     if done.rc != 0:
         raise GatewayError(f"{' '.join(argv)}: {done.text or f'no answer within {TIMEOUT:g} s'}")
-    # The others are HAProxy's own words.
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    lines = [line for line in done.stdout.splitlines() if (name := INSTANCE.search(line)) and name[1] in instances]
     found = []
     for line in lines:
         try:
             found.append(dict(json.loads(line)))
         except ValueError:
-            continue  # HAProxy cuts lines that are too long
+            continue  # another format, or cut by HAProxy at the length of a log line
     if len(found) < len(lines) / 2:
         raise GatewayError(
             f"{len(lines) - len(found)} of {len(lines)} lines of the access log of {unit} are not as role "

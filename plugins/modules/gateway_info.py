@@ -132,7 +132,8 @@ def main() -> None:
     given = module.params
     try:
         survey = Gateway(Path(given["root"]), Haproxy(Path(given["socket"]))).survey()
-        seen = traffic(access_log(given["unit"], given["seconds"], run)) if given["seconds"] else None
+        names = {f"{host}.{instance}" for host, instances in survey["hosts"].items() for instance in instances}
+        seen = traffic(access_log(given["unit"], given["seconds"], names, run)) if given["seconds"] else None
     except (GatewayError, OSError) as error:
         module.fail_json(msg=str(error))
     for host, instances in survey["hosts"].items():

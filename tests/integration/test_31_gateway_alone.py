@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.rollout_fleet import KEY, MODEL, Fleet
+from tests.integration.test_23_gateway import access, ask, journal, now
 from tools.bench.gateway import INSTANCE, running
 from tools.bench.token_times import VERSIONS, figures, token_times
 
@@ -57,3 +58,20 @@ def test_tokens_arrive_one_by_one(fleet: Fleet, gateway: str, version: str) -> N
     assert found["first_token_ms_p50"] < 100
     assert 40 < found["gap_ms_p50"] < 60
     assert found["gap_ms_p95"] < 100
+
+
+def test_long_requests_without_a_key_leave_the_log_readable(fleet: Fleet, gateway: str) -> None:
+    """A line that HAProxy cuts is no JSON, and a log of which most is no JSON ends a rollout."""
+    address, began = fleet.address(gateway), now(fleet, gateway)
+    body = json.dumps({**CHAT, "max_tokens": 1, "stream": False}).encode()
+    assert ask(address, "POST", "/v1/chat/completions", body).status == 200
+    for target in ("/" + 9000 * "a", "/" + 4500 * "\xc3\xa4", "/" + 9000 * '"', "/" + 9000 * "\\"):
+        for _turn in range(5):
+            assert ask(address, "GET", target, headers={}).status in (400, 401)
+    assert ask(address, 9000 * "A", "/", headers={}).status in (400, 401)
+    lines = [line for line in journal(fleet, gateway, began) if line.startswith("{")]
+    assert len(access(lines)) == len(lines) > 10
+    assert max(map(len, lines)) < 2500
+    command = ["ansible", "-i", "inventory/local", gateway, "-m", "trtllm.fleet.gateway_info", "-a", "seconds=60"]
+    told = subprocess.run(command, env=fleet.environment, text=True, stdout=subprocess.PIPE, check=False)
+    assert told.returncode == 0, told.stdout

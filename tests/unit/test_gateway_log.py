@@ -27,6 +27,9 @@ def request(instance: str = "gpu1.serve-0", status: int = 200, end: str = "----"
     return {"id": "5f1c", "status": status, "instance": instance, "first_byte_ms": first, "total_ms": 900, "end": end}
 
 
+NAMES = {"gpu1.serve-0", "gpu2.serve-0"}
+
+
 class Journal:
     """journalctl."""
 
@@ -57,20 +60,29 @@ def test_requests_are_told_from_everything_else() -> None:
         json.dumps(two),
         "Proxy api stopped (cumulated conns: FE: 12, BE: 0).",
     )
-    assert access_log("a.service", 90, journal) == [one, two]
+    assert access_log("a.service", 90, NAMES, journal) == [one, two]
     assert len(journal.asked) == 1
     assert {"--unit=a.service", "--since=-90s", "--output=cat"} < {*journal.asked[0]}
 
 
 def test_a_journal_without_requests() -> None:
-    assert access_log("a.service", 90, Journal()) == []
+    assert access_log("a.service", 90, NAMES, Journal()) == []
 
 
 def test_a_log_of_another_format() -> None:
-    half = [json.dumps(request()), "{cut", json.dumps(request()), "{cut"]
-    assert access_log("a.service", 90, Journal(*half)) == [request(), request()]
+    other = '{"status": 200, "instance": "gpu1.serve-0", "end": ----}'
+    half = [json.dumps(request()), other, json.dumps(request()), other]
+    assert access_log("a.service", 90, NAMES, Journal(*half)) == [request(), request()]
     with pytest.raises(GatewayError, match=r"3 of 5 lines of the access log of a\.service"):
-        access_log("a.service", 90, Journal(*half, "{cut"))
+        access_log("a.service", 90, NAMES, Journal(*half, other))
+
+
+def test_lines_that_any_client_can_cause_do_not_make_a_log_unreadable() -> None:
+    """A path of 9,000 bytes cuts the line; one that names an instance is quoted."""
+    flood = ['{"id":"5f1c","method":"GET","path":"' + "a" * 4050] * 99
+    flood += [json.dumps({**request("<NOSRV>", 401), "path": '{"instance":"gpu1.serve-0"'})[:-1]] * 99
+    flood += ['{"instance":"gone.serve-0"'] * 99
+    assert access_log("a.service", 90, NAMES, Journal(*flood, json.dumps(request()))) == [request()]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +97,7 @@ def test_a_journal_that_cannot_be_read(answer: CommandResult | OSError, words: s
     journal = Journal()
     journal.answer = answer
     with pytest.raises(GatewayError, match=words):
-        access_log("a.service", 90, journal)
+        access_log("a.service", 90, NAMES, journal)
 
 
 # --- what failed ------------------------------------------------------------------------------------------------------

@@ -5,12 +5,13 @@
 
 Beside it are two proxies that do less, in a HAProxy of their own on the gateway's host: ``tcp`` passes bytes on,
 ``tls`` ends TLS and nothing else. Then a HAProxy with the gateway's own configuration, in front of instances that
-answer slowly, holds many streams. Needs GPU hosts of the lab behind a gateway, all otherwise idle:
-docs/benchmarks.md says how.
+answer slowly, holds many streams. At last streams of 20 tokens a second are read from an instance directly and through
+each gateway, over HTTP/1.1 and HTTP/2, all at the same time. Needs GPU hosts of the lab behind gateways, all otherwise
+idle: docs/benchmarks.md says how.
 
 The last line is one JSON object. The exit status is 1 if ``added_ms_p50``, the median through the gateway less that
-without it, is 1 ms or more, if a core of the gateway carries fewer requests a second than the instances give, or if a
-stream is not whole.
+without it, is 1 ms or more, if a core of the gateway carries fewer requests a second than the instances give, if a
+stream is not whole, or if a gateway holds back the first token or a later one by HIGHEST_HELD_BACK.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tools.bench.token_times import VERSIONS, TokenTimes, token_times
+from tools.bench.token_times import figures as token_figures
+
 MODEL = "gpt-oss-120b"
 BODY = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 1})
 # Of inventory/local, which is no secret.
@@ -39,7 +43,7 @@ HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer lab-key-
 UNIT = "trtllm-gateway"
 ROOT = "/etc/trtllm-fleet/gateway"
 # Ports of what the benchmark starts.
-TCP, TLS, HELD, HELD_METRICS, SLOW = 9443, 9444, 9445, 9446, 9447
+TCP, TLS, HELD, HELD_METRICS, SLOW, QUICK = 9443, 9444, 9445, 9446, 9447, 9448
 INSTANCE = Path(__file__).with_name("gateway_instance.py")
 
 HIGHEST_ADDED = 1.0  # milliseconds
@@ -49,6 +53,9 @@ ROUND_SECONDS = 4.0
 # Streams: tokens of each, and seconds between two. All have to have begun before the first ends.
 TOKENS, TOKEN_SECONDS = 20, 1.5
 HANDSHAKES = 50  # at a time
+# Streams whose tokens are timed: rounds, tokens of each, and seconds between two.
+TIMED_ROUNDS, TIMED_TOKENS, TIMED_SECONDS = 10, 40, 0.05
+HIGHEST_HELD_BACK = 50.0  # milliseconds
 STREAM_TIMEOUT = 120.0  # seconds
 
 
@@ -254,39 +261,89 @@ async def streams(host: str, number: int) -> dict[str, float]:
     return {"streams": number, "streams_open_at_once": held_open.most, "streams_failed": held_open.wrong.total()}
 
 
+def release(host: str) -> str:
+    """The release of HAProxy on a host of the lab, such as 3.0."""
+    found = re.search(r"version (\d+\.\d+)", output("docker", "exec", host, "haproxy", "-v"))
+    if not found:
+        raise RuntimeError(f"{host}: haproxy -v names no version")
+    return found[1]
+
+
+def timed_streams(direct: str, gateways: Mapping[str, str]) -> dict[str, float]:
+    """Read a stream of each way at the same time, several times. ``gateways``: URLs by release of HAProxy."""
+    ways = {("direct", "http1"): direct}
+    ways |= {(f"haproxy_{name}", version): url for name, url in gateways.items() for version in VERSIONS}
+    body = {"model": MODEL, "prompt": "a", "max_tokens": TIMED_TOKENS, "stream": True}
+    found: dict[tuple[str, str], list[TokenTimes]] = {way: [] for way in ways}
+    with ThreadPoolExecutor(len(ways)) as threads:
+        for _round in range(TIMED_ROUNDS):
+            reading = {
+                (name, version): threads.submit(token_times, f"{url}/v1/completions", version, body, HEADERS)
+                for (name, version), url in ways.items()
+            }
+            for way, one in reading.items():
+                found[way].append(one.result())
+    return {
+        f"{name}_{version}_{figure}": value
+        for (name, version), streams in found.items()
+        for figure, value in token_figures(streams).items()
+    }
+
+
+def held_back(figures: Mapping[str, float]) -> bool:
+    """Whether a gateway delivers tokens later than an instance that is asked directly does."""
+    return any(
+        value - figures[f"direct_http1_{figure}"] >= HIGHEST_HELD_BACK
+        for figure in ("first_token_ms_p50", "gap_ms_p95")
+        for name, value in figures.items()
+        if name.endswith(figure) and name.startswith("haproxy_")
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gateway", default="gpu3", help="gateway of the lab")
+    parser.add_argument(
+        "--gateway", nargs="+", default=["gpu3"], help="gateways of the lab; the first carries the load"
+    )
     parser.add_argument("--requests", type=int, default=1000, help="of each way, one at a time")
     parser.add_argument("--concurrency", type=int, default=16, help="clients at once")
     parser.add_argument("--streams", type=int, default=2000, help="open at once")
     given = parser.parse_args()
-    gateway = address(given.gateway)
-    config = output("docker", "exec", given.gateway, "cat", f"{ROOT}/haproxy.cfg") + "\n"
+    loaded, gateway = given.gateway[0], address(given.gateway[0])
+    config = output("docker", "exec", loaded, "cat", f"{ROOT}/haproxy.cfg") + "\n"
     instances = re.findall(r"^  server \S+ (\S+)", config, flags=re.MULTILINE)
-    hosts = sorted(set(re.findall(r"^  server (\w+)", config, flags=re.MULTILINE)))
+    hosts = sorted(set(re.findall(r"^  server ([\w-]+)", config, flags=re.MULTILINE)))
     urls = {
         "direct": [f"http://{instance}" for instance in instances],
         "tcp": [f"http://{gateway}:{TCP}"],
         "tls": [f"https://{gateway}:{TLS}"],
         "gateway": [f"https://{gateway}"],
     }
-    with proxy(given.gateway, "bench-floors", floors(config, instances)):
+    with proxy(loaded, "bench-floors", floors(config, instances)):
         # As many connections as there are instances, so that each has an instance of its own where bytes are passed on.
         clients = {name: [Client(way) for way in ways * (len(instances) // len(ways))] for name, ways in urls.items()}
         figures = latency(clients, given.requests)
-        figures |= throughput(urls, given.gateway, given.concurrency)
+        figures |= throughput(urls, loaded, given.concurrency)
     with ExitStack() as stack:
         for name in hosts:
             program = INSTANCE.read_text()
             stack.enter_context(running(name, "python3", "-c", program, str(SLOW), str(TOKEN_SECONDS)))
         slow = [f"{address(name)}:{SLOW}" for name in hosts]
-        stack.enter_context(proxy(given.gateway, "bench-held", held(config, slow, given.streams)))
+        stack.enter_context(proxy(loaded, "bench-held", held(config, slow, given.streams)))
         figures |= asyncio.run(streams(gateway, given.streams))
+    with ExitStack() as stack:
+        stack.enter_context(running(hosts[0], "python3", "-c", INSTANCE.read_text(), str(QUICK), str(TIMED_SECONDS)))
+        quick = f"{address(hosts[0])}:{QUICK}"
+        for name in given.gateway:
+            own = output("docker", "exec", name, "cat", f"{ROOT}/haproxy.cfg") + "\n"
+            stack.enter_context(proxy(name, "bench-held", held(own, [quick], given.streams)))
+        by_release = {release(name): f"https://{address(name)}:{HELD}" for name in given.gateway}
+        figures |= timed_streams(f"http://{quick}", by_release)
     figures |= {"requests": given.requests, "concurrency": given.concurrency}
     print(json.dumps({name: round(value, 3) for name, value in sorted(figures.items())}))
     raise SystemExit(
         figures["added_ms_p50"] >= HIGHEST_ADDED
         or figures["gateway_per_core"] < figures["direct_per_second"]
         or figures["streams_failed"] > 0
+        or held_back(figures)
     )
