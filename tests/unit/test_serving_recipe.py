@@ -415,6 +415,16 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
         ["'moe_config.backend' takes one of", "Did you mean 'TRTLLM'?"],
     ),
     (
+        {"engine_options": {"moe_config": {"backend": "AUTO"}}},
+        "serving_recipe_engine_options",
+        ["TensorRT-LLM 1.2", "'moe_config.backend' takes one of CUTLASS, ", "not 'AUTO'"],
+    ),
+    (
+        {"engine_options": {"kv_cache_config": {"free_gpu_memory_fraction": None}}},
+        "serving_recipe_engine_options",
+        ["'kv_cache_config.free_gpu_memory_fraction' takes float from 0 to 1, not None (null)"],
+    ),
+    (
         {"engine_options": {"kv_cache_config": {"free_gpu_memory_fraction": 9}}},
         "serving_recipe_engine_options",
         ["takes float from 0 to 1"],
