@@ -24,7 +24,7 @@ IMAGE = "registry.origin.test/nvidia/tensorrt-llm/release:1.2.1"
 SNAPSHOT = r"""
 find / /srv /var/lib/docker -xdev \
   \( -path /tmp -o -path /var/tmp -o -path /var/log -o -path /var/cache -o -path /var/lib/apt/lists \
-    -o -path /root/.ansible \) -prune \
+    -o -path '/home/*/.ansible' -o -path /var/lib/sudo \) -prune \
   -o -type f -path '/etc/*' -exec sha256sum {} + -o -printf '%y %m %p %l\n'
 apt-mark showhold | sed 's/^/held /'
 apt-mark showmanual | sed 's/^/asked for /'

@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +46,14 @@ cat /proc/driver/nvidia/version /proc/net/tcp
 """
 
 
+@dataclass(frozen=True)
+class Host:
+    """How to log in to a host and become root there."""
+
+    login: str
+    asks_for_password: bool
+
+
 def cpu() -> float:
     """CPU seconds of this process and of all its children that have ended."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -58,17 +67,21 @@ def measured(work: Callable[[], object]) -> tuple[float, float]:
     return time.perf_counter() - began, cpu() - before
 
 
-def hosts() -> dict[str, str]:
-    """The GPU hosts of the lab and their addresses."""
+def hosts() -> dict[str, Host]:
+    """The GPU hosts of the lab, by name."""
     command = ["ansible-inventory", "--inventory", INVENTORY, "--list"]
     said = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True).stdout
     # What an inventory plugin tells is wrapped, so that nobody takes it for a template.
     told = json.loads(said, object_hook=lambda one: one.get("__ansible_unsafe", one))
     variables = told["_meta"]["hostvars"]
-    return {name: variables[name]["ansible_host"] for name in told["gpu_hosts"]["hosts"]}
+    return {
+        name: Host(f"{one['ansible_user']}@{one['ansible_host']}", one["lab_sudo"] == "password")
+        for name, one in ((name, variables[name]) for name in told["gpu_hosts"]["hosts"])
+    }
 
 
-def ssh(sockets: Path, address: str, script: str) -> str:
+def ssh(sockets: Path, host: Host, script: str) -> str:
+    """Run a script as root, with the password of the lab where sudo asks for one."""
     options = {
         "ControlMaster": "auto",
         "ControlPath": sockets / "%C",
@@ -76,9 +89,11 @@ def ssh(sockets: Path, address: str, script: str) -> str:
         "UserKnownHostsFile": ROOT / ".lab/ssh/known_hosts",
     }
     command = ["ssh", "-i", str(ROOT / ".lab/ssh/id_ed25519"), *(f"-o{key}={value}" for key, value in options.items())]
-    done = subprocess.run(
-        [*command, f"root@{address}", "sh", "-s"], input=script, text=True, stdout=subprocess.PIPE, check=True
-    )
+    sudo = ["sudo", "--non-interactive", "sh", "-s"]
+    if host.asks_for_password:
+        sudo = ["sudo", "--reset-timestamp", "--stdin", "--prompt=", "sh", "-s"]
+        script = (ROOT / ".lab/secrets/sudo_password").read_text().strip() + "\n" + script
+    done = subprocess.run([*command, host.login, *sudo], input=script, text=True, stdout=subprocess.PIPE, check=True)
     return done.stdout
 
 
@@ -101,7 +116,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fleet-") as folder, ThreadPoolExecutor(len(fleet)) as pool:
 
         def look() -> list[str]:
-            return list(pool.map(lambda address: ssh(Path(folder), address, SCRIPT), fleet.values()))
+            return list(pool.map(lambda host: ssh(Path(folder), host, SCRIPT), fleet.values()))
 
         works: dict[str, Callable[[], object]] = {
             "ssh": look,
