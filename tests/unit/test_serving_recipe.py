@@ -86,7 +86,12 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
         },
         "flags": {},
         "environment": {"TRTLLM_ENABLE_PDL": "1", "TRTLLM_NO_USAGE_STATS": "1"},
-        "limits": {"ipc": "host", "shm_size": None, "ulimits": {"memlock": "-1", "stack": "67108864"}, "cap_add": []},
+        "limits": {
+            "ipc": "host",
+            "shm_size": None,
+            "ulimits": {"memlock": "-1", "nofile": "65536:65536", "stack": "67108864"},
+            "cap_add": [],
+        },
         "requires": {
             "gpu_products": ["NVIDIA B200"],
             "gpu_pci_ids": ["0x2901"],
@@ -282,7 +287,7 @@ def test_what_the_operator_sets_wins_and_is_named() -> None:
     assert recipe["limits"] == {
         "ipc": "host",
         "shm_size": "10g",
-        "ulimits": {"stack": "67108864"},
+        "ulimits": {"nofile": "65536:65536", "stack": "67108864"},
         "cap_add": [],
     }
     assert {
