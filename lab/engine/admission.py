@@ -206,7 +206,7 @@ class Proxy:
             self.scheduler.release(rank, blocks)
 
     async def relay(self, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Send a request to the frontend, and each part of its answer at once to the client; say whether it is a 200."""
+        """Send a request to the frontend, and its answer part by part to the client; say whether it is a 200."""
         answered = None
         await self.moves.wait()
         reader, upstream = await asyncio.open_connection("127.0.0.1", self.settings.frontend)
