@@ -16,6 +16,9 @@ from tests.integration.rollout_fleet import NEWER, ONE, TWO, Fleet, until
 FLEET = Fleet("roll-", gpus=3, gateways=2)
 # Requests per second that two cores can give beside Ansible.
 RATE = 8
+LOCK = "/var/lib/trtllm-fleet/rollout.json"
+# Enough for one instance, and too short for two of them.
+LOCK_SECONDS = 75
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +89,23 @@ def test_bad_canary_goes_back(fleet: Fleet, bad: dict[str, Any], cause: str) -> 
 
 
 class Watch:
-    """How many instances the first gateway has drained at a time, at most."""
+    """How many instances the first gateway has drained at a time, at most, and whether the lock had expired then."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.most = 0
+        self.lock_expired: list[float] = []
         self.over = threading.Event()
         self.thread = threading.Thread(target=self.look)
 
     def look(self) -> None:
         while not self.over.wait(0.5):
             notes = self.fleet.shell(self.fleet.gateway_names[0], "cat /etc/trtllm-fleet/gateway/hosts/*.json")
-            self.most = max(self.most, notes.count('"drained_by": "rollout"'))
+            drained = notes.count('"drained_by": "rollout"')
+            self.most = max(self.most, drained)
+            lock = self.fleet.shell(self.fleet.gateway_names[0], f"cat {LOCK}", check=False)
+            if drained and (late := time.time() - json.loads(lock)["expires"]) > 0:
+                self.lock_expired.append(late)
 
     def __enter__(self) -> Watch:
         self.thread.start()
@@ -176,8 +184,9 @@ def test_instances_of_a_host_go_one_after_the_other(fleet: Fleet) -> None:
     assert layout.status == 0, layout.output
     assert "all instances of a host at once" in layout.output
     with fleet.load(RATE) as load, Watch(fleet) as watch:
-        run = fleet.play("rollout", **TWO, **halves)
+        run = fleet.play("rollout", **TWO, **halves, rollout_lock_seconds=LOCK_SECONDS)
         assert run.status == 0, run.output
+    assert watch.lock_expired == []
     assert "one instance of a host after the other" in run.output
     assert load.errors() == {}
     assert watch.most == 1

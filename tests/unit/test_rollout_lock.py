@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.action import rollout_lock as action
@@ -349,3 +350,33 @@ def test_a_run_goes_past_the_dead_and_no_other(tmp_path: Path) -> None:
     assert held is not None
     assert action.is_dead(held.owner)
     assert "(process " in held.holder
+
+
+# --- a rollout --------------------------------------------------------------------------------------------------------
+
+
+def renews(task: dict[str, Any]) -> bool:
+    return task.get("ansible.builtin.include_tasks") == "lock.yml"
+
+
+def test_instances_that_load_one_after_the_other_do_not_outlive_the_lock(lock: LockFile, clock: Clock) -> None:
+    """The tasks of one instance, eight times, with 15 minutes for the task that loads it."""
+    tasks = yaml.safe_load((ROOT / "roles/rollout/tasks/go.yml").read_text())
+    seconds = yaml.safe_load((ROOT / "roles/rollout/defaults/main.yml").read_text())["rollout_lock_seconds"]
+    lock.hold("this", "ann@laptop", seconds)  # the first task of the step
+    for _instance in range(8):
+        for task in tasks:
+            if renews(task):
+                lock.hold("this", "ann@laptop", seconds)
+            if task.get("ansible.builtin.include_role", {}).get("tasks_from") == "serve":
+                clock.now += 15 * 60
+            with pytest.raises(Held):
+                lock.refuse("other")
+
+
+def test_a_benchmark_after_a_slow_start_does_not_outlive_the_lock() -> None:
+    """Both can take longer than half of the lock's time."""
+    tasks = yaml.safe_load((ROOT / "roles/rollout/tasks/go.yml").read_text())
+    (benchmark,) = [place for place, task in enumerate(tasks) if "objectives.yml" in str(task)]
+    (start,) = [place for place, task in enumerate(tasks) if "'tasks_from': 'serve'" in str(task)]
+    assert any(renews(task) for task in tasks[start:benchmark])
