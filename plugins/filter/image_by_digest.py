@@ -34,18 +34,10 @@ _value:
   sample: nvcr.io/nvidia/tensorrt-llm/release@sha256:e35ea1320d51e7c066134a52391d50eb294b7a75c37c1a736f68132956832174
 """
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-# A port of the registry comes before a slash.
-TAG = re.compile(r"(:[^:/@]*)?(@.*)?$")
-
-
-def image_by_digest(release: Mapping[str, Any]) -> str:
-    """The image by its digest, as DOCUMENTATION tells."""
-    image, digest = str(release["image"]), release["digest"]
-    return f"{TAG.sub('', image, count=1)}@{digest}" if digest else image
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import image_by_digest
 
 
 class FilterModule:

@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output, run
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner, output, run
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import FILE_MODE, write_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 
@@ -43,6 +43,13 @@ NAME_LENGTH = 12  # hexadecimal digits of SHA-256: enough to tell the few releas
 # Root's group, too: a container's user that is not root is often of that group.
 SECRET_MODE = 0o640
 DIRECTORY_MODE = 0o755
+
+# Names of the images that role container_image pulled or loaded here, one a line. No other image is removed.
+IMAGES = Path("/var/lib/trtllm-fleet/images")
+# A port of the registry comes before a slash.
+TAG = re.compile(r"(:[^:/@]*)?(@.*)?$")
+# Seconds. Tens of GiB of layers are deleted in less.
+IMAGE_TIMEOUT = 600.0
 
 # Seconds. systemctl answers in milliseconds; for stopping, systemd keeps each unit's own TimeoutStopSec.
 COMMAND_TIMEOUT = 30.0
@@ -142,6 +149,12 @@ class Staged:
     differences: Sequence[Difference]
 
 
+def image_by_digest(release: Mapping[str, Any]) -> str:
+    """Return the image of a release by its digest; by its tag where it has no digest."""
+    image, digest = str(release["image"]), release.get("digest")
+    return f"{TAG.sub('', image, count=1)}@{digest}" if digest else image
+
+
 class HostReleases:
     """The releases below ``root``, and the links to their units in ``units``.
 
@@ -149,7 +162,11 @@ class HostReleases:
     and OSError for a file system that does not let them.
     """
 
-    def __init__(self, root: Path, units: Path, check_mode: bool = False, runner: Runner = run) -> None:
+    def __init__(
+        self, root: Path, units: Path, check_mode: bool = False, runner: Runner = run, images: Path = IMAGES
+    ) -> None:
+        self._root = root
+        self._images = images
         self._releases = root / "releases"
         self._verified = root / "verified"
         self._history = root / HISTORY
@@ -231,12 +248,42 @@ class HostReleases:
         }
 
     def target(self, name: str) -> dict[str, Any]:
-        """A release, and what it serves. Raises ReleaseError for one that was not proven here or is not kept."""
+        """Return a release, and what it serves.
+
+        Raises ReleaseError for one that was not verified here, is not kept, or whose weights or image are gone.
+        """
         proven = _proven(self._kept_history())
         if name not in proven:
             there = ", ".join(sorted(set(proven))) or "none"
             raise ReleaseError(f"release {name} was not proven here, or is no longer kept; there is {there}")
-        return {"name": name, "description": self.description(name)}
+        description = self.description(name) or {}
+        gone = self._gone(description)
+        if gone:
+            raise ReleaseError(
+                f"release {name} has no {' and no '.join(gone)} on the host; a rollback needs both weights and image. "
+                "Run rollout.yml with the values of that release, or set rollback_to to another release"
+            )
+        return {"name": name, "description": description}
+
+    def _gone(self, description: Mapping[str, Any]) -> list[str]:
+        """Return what a release needs and the host does not have: its weights, its image."""
+        gone = []
+        weights = description.get("weights")
+        # Docker makes an empty directory of one that it is to mount.
+        if weights and not (Path(weights).is_dir() and any(Path(weights).iterdir())):
+            gone.append(f"weights ({weights})")
+        if description.get("image"):
+            image = image_by_digest(description)
+            if "No such image" in self._docker("inspect", "--format", "{{.Id}}", image).text:
+                gone.append(f"image ({image})")
+        return gone
+
+    def _docker(self, *arguments: str) -> CommandResult:
+        """Run a command of ``docker image``. A host without Docker gives the answer that says so."""
+        try:
+            return self._runner(["docker", "image", *arguments], IMAGE_TIMEOUT)
+        except OSError as error:
+            return CommandResult(None, "", f"docker: {error.strerror}")
 
     def described(self, name: str) -> dict[str, Any] | None:
         """What a release serves; None where there is none, or where it does not say."""
@@ -371,6 +418,40 @@ class HostReleases:
             for other in old:
                 _remove(self.path(other))
         return True, old
+
+    def images(self) -> list[tuple[str, str | None]]:
+        """Return image and digest of each release that is or was verified here, or is on the host."""
+        releases = [self.described(name) or {} for name in _names(self._releases)]
+        found = [(each.get("image"), each.get("digest")) for each in [*self.history(), *releases]]
+        return list(dict.fromkeys((image, digest) for image, digest in found if image))
+
+    def remove_images(self, images: Iterable[tuple[str, str | None]]) -> tuple[list[str], list[str]]:
+        """Remove those images that no kept release names; return their names, and why others stay.
+
+        Only what role container_image pulled or loaded is removed, and nothing that a container uses.
+        """
+        noted = self._images.read_text().split() if self._images.exists() else []
+        # Of a Dynamo component, too, whose files name the image in their units.
+        files = [*self._root.glob("releases/*/*"), *self._root.glob("dynamo/*/releases/*/*")]
+        kept = "\n".join(path.read_text(errors="replace") for path in files if path.is_file())
+        removed, left = [], []
+        for image, digest in images:
+            if image not in noted:
+                continue
+            tags = [] if image in kept else [image]
+            digests = [image_by_digest({"image": image, "digest": digest})] if digest and digest not in kept else []
+            # The last tag of an image takes its digest along.
+            for name in [*tags, *digests]:
+                if self._docker("inspect", "--format", "{{.Id}}", name).rc != 0:
+                    continue
+                answer = CommandResult(0) if self._check_mode else self._docker("rm", name)
+                if answer.rc == 0:
+                    removed.append(name)
+                elif "No such image" not in answer.text:
+                    left.append(f"{name}: {answer.text}")
+        if removed and not self._check_mode:
+            write_file(self._images, "".join(f"{name}\n" for name in dict.fromkeys(noted) if name not in removed))
+        return removed, left
 
     def _make_true(self, wanted: Mapping[str, str], restart: bool, others: bool) -> Plan:
         """``others``: whether units of other releases are to go."""

@@ -39,7 +39,9 @@ options:
         and removed. Then those of this one are linked, enabled and started, none waiting for another, and whether they
         serve is not waited for. Only what is not so yet is done, unless O(restart). With O(only) it is some of its
         units, and all others stay as they are.
-      - V(verified) remembers that release O(name) was proven, and removes old releases.
+      - V(verified) remembers that release O(name) was proven, and removes old releases. Then it removes the images that
+        role P(trtllm.fleet.container_image#role) brought for them, unless a kept release names them or a container uses
+        them.
       - V(withdrawn) stops and removes the units of all releases. The releases stay.
     type: str
     choices: [staged, started, verified, withdrawn]
@@ -174,6 +176,12 @@ removed:
   type: list
   elements: str
   sample: [trtllm-serve-2.service]
+images_removed:
+  description: Images that were removed.
+  returned: for V(verified)
+  type: list
+  elements: str
+  sample: ["nvcr.io/nvidia/tensorrt-llm/release:1.1.0"]
 """
 
 from pathlib import Path
@@ -203,8 +211,11 @@ def apply(releases: HostReleases, given: dict[str, Any]) -> dict[str, Any]:
             restart=serving != staged.name or not staged.intact,
         )
     if state == "verified":
+        images = releases.images()
         changed, removed = releases.remember(name, given["keep"], given["back"], given["rollout"])
-        return dict(changed=changed, path=str(releases.path(name)), removed=removed)
+        images_removed, left = releases.remove_images(images) if changed else ([], [])
+        result = dict(changed=changed, path=str(releases.path(name)), removed=removed, images_removed=images_removed)
+        return dict(result, warnings=[f"An image of an earlier release stays. {reason}" for reason in left])
     before = releases.serving()
     if state == "withdrawn":
         plan = releases.withdraw()

@@ -8,10 +8,11 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
+import yaml
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils import host_release as module_utils_host_release
@@ -30,6 +31,30 @@ ONE = {"engine.yaml": "tp: 8\n", "release.json": '{"model": "m"}', "a-0.service"
 TWO = {**ONE, "engine.yaml": "tp: 4\n", "a-1.service": "run @release@/engine.yaml too\n"}
 
 
+class Docker:
+    """Images by each of their names, as the classic image store has them: the last tag takes the digest along."""
+
+    def __init__(self) -> None:
+        self.images: dict[str, str] = {}
+        self.used: set[str] = set()
+
+    def pull(self, image: str, digest: str) -> None:
+        self.images[image] = self.images[f"{image.rpartition(':')[0]}@{digest}"] = digest
+
+    def __call__(self, verb: str, name: str) -> CommandResult:
+        if name not in self.images:
+            return CommandResult(1, "", f"Error response from daemon: No such image: {name}")
+        if verb == "rm":
+            image = self.images[name]
+            if image in self.used:
+                return CommandResult(1, "", f"Error response from daemon: conflict: unable to remove {name}")
+            del self.images[name]
+            names = [other for other, found in self.images.items() if found == image]
+            if all("@" in other for other in names):
+                self.images = {other: found for other, found in self.images.items() if found != image}
+        return CommandResult(0, self.images.get(name, ""))
+
+
 class Systemctl:
     """Units as systemd has them: running ones, and by the links in ``units`` the enabled ones."""
 
@@ -38,8 +63,11 @@ class Systemctl:
         self.active: dict[str, str] = {}
         self.calls: list[str] = []
         self.fails: str | None = None
+        self.docker = Docker()
 
     def __call__(self, argv: Sequence[str], timeout: float) -> CommandResult:
+        if argv[:2] == ["docker", "image"]:
+            return self.docker(argv[2], argv[-1])
         options, units = list(argv[1:]), []
         if "--" in options:
             units = options[options.index("--") + 1 :]
@@ -70,12 +98,12 @@ class Host:
     """A host's directories and its systemd."""
 
     def __init__(self, path: Path) -> None:
-        self.root, self.units = path / "fleet", path / "system"
+        self.root, self.units, self.noted = path / "fleet", path / "system", path / "images"
         self.units.mkdir()
         self.systemctl = Systemctl(self.units)
 
     def releases(self, check_mode: bool = False) -> HostReleases:
-        return HostReleases(self.root, self.units, check_mode, self.systemctl)
+        return HostReleases(self.root, self.units, check_mode, self.systemctl, self.noted)
 
     def run(self, files: dict[str, str], verify: bool = True) -> str:
         """What a whole play does; the release's name."""
@@ -468,6 +496,106 @@ def test_what_was_verified_before_outlives_failures(host: Host) -> None:
     removed = host.releases().remember(name_release(release(8)), 3)[1]
     assert host.releases().path(good).exists()
     assert len(removed) == 6
+
+
+REPOSITORY = "nvcr.io/nvidia/tensorrt-llm/release"
+
+
+def of_image(tag: str, digest: str) -> dict[str, str]:
+    return {**ONE, "release.json": json.dumps({"image": f"{REPOSITORY}:{tag}", "digest": digest}), "engine.yaml": tag}
+
+
+def pull(host: Host, tag: str, digest: str) -> None:
+    host.systemctl.docker.pull(f"{REPOSITORY}:{tag}", digest)
+    with host.noted.open("a") as noted:
+        noted.write(f"{REPOSITORY}:{tag}\n")
+
+
+def verify(host: Host, files: dict[str, str], keep: int = 2, check_mode: bool = False) -> dict[str, Any]:
+    name = host.run(files, verify=False)
+    given = {"state": "verified", "name": name, "keep": keep, "back": False, "rollout": ""}
+    return host_release.apply(host.releases(check_mode), given)
+
+
+def test_an_image_that_no_kept_release_names_is_removed(host: Host) -> None:
+    docker = host.systemctl.docker
+    docker.pull("mine:1", "sha256:99")
+    docker.pull(f"{REPOSITORY}:0.9", "sha256:09")  # not pulled by this collection
+    for number, removed in enumerate([[], [], ["1.0"], ["1.1"]]):
+        pull(host, f"1.{number}", f"sha256:{number}0")
+        files = of_image(f"1.{number}", f"sha256:{number}0")
+        assert verify(host, files, check_mode=True)["images_removed"] == []
+        assert verify(host, files)["images_removed"] == [f"{REPOSITORY}:{tag}" for tag in removed]
+    assert set(docker.images.values()) == {"sha256:99", "sha256:09", "sha256:20", "sha256:30"}
+    assert host.noted.read_text().split() == [f"{REPOSITORY}:1.2", f"{REPOSITORY}:1.3"]
+
+
+def test_the_image_of_a_release_that_never_served_goes_with_it(host: Host) -> None:
+    pull(host, "1.0", "sha256:10")
+    host.run(of_image("1.0", "sha256:10"), verify=False)
+    os.utime(host.releases().path(name_release(of_image("1.0", "sha256:10"))), (0, 0))
+    for number in (1, 2):
+        pull(host, f"1.{number}", f"sha256:{number}1")
+        answer = verify(host, of_image(f"1.{number}", f"sha256:{number}1"))
+    assert answer["images_removed"] == [f"{REPOSITORY}:1.0"]
+
+
+def test_of_a_tag_that_has_moved_only_the_digest_goes(host: Host) -> None:
+    pull(host, "1.0", "sha256:10")
+    verify(host, of_image("1.0", "sha256:10"))
+    for number in (1, 2):
+        pull(host, "1.0", f"sha256:1{number}")
+        answer = verify(host, {**of_image("1.0", f"sha256:1{number}"), "engine.yaml": f"{number}"})
+    assert answer["images_removed"] == [f"{REPOSITORY}@sha256:10"]
+    assert set(host.systemctl.docker.images.values()) == {"sha256:11", "sha256:12"}
+
+
+def test_an_image_that_a_container_uses_stays_with_a_warning(host: Host) -> None:
+    for number in range(3):
+        pull(host, f"1.{number}", f"sha256:{number}0")
+        host.systemctl.docker.used.add(f"sha256:{number}0")
+        answer = verify(host, of_image(f"1.{number}", f"sha256:{number}0"))
+    assert answer["images_removed"] == []
+    assert "conflict: unable to remove" in answer["warnings"][0]
+    assert f"{REPOSITORY}:1.0" in host.noted.read_text()
+
+
+def test_an_image_of_a_dynamo_component_stays(host: Host) -> None:
+    component = host.root / "dynamo/worker/releases/1"
+    component.mkdir(parents=True)
+    (component / "trtllm-dynamo-worker.service").write_text(
+        f"ExecStart=docker run {REPOSITORY}@sha256:00\n{REPOSITORY}:1.0"
+    )
+    for number in range(3):
+        pull(host, f"1.{number}", f"sha256:{number}0")
+        answer = verify(host, of_image(f"1.{number}", f"sha256:{number}0"))
+    assert answer["images_removed"] == []
+
+
+def test_a_rollback_to_a_release_without_weights_or_image_is_refused(host: Host, tmp_path: Path) -> None:
+    weights = tmp_path / "models/m"
+    weights.mkdir(parents=True)
+    (weights / "config.json").write_text("{}")
+    served = {"image": f"{REPOSITORY}:1.0", "digest": "sha256:10", "weights": str(weights)}
+    pull(host, "1.0", "sha256:10")
+    one = host.run({**ONE, "release.json": json.dumps(served)})
+    host.run(TWO)
+    assert host.releases().target(one)["description"] == served
+    (weights / "config.json").unlink()
+    with pytest.raises(ReleaseError, match=rf"release {one} has no weights \({weights}\) on the host; .* rollout.yml"):
+        host.releases().target(one)
+    host.systemctl.docker.images.clear()
+    with pytest.raises(ReleaseError, match=rf"and no image \({REPOSITORY}@sha256:10\) on the host"):
+        host.releases().target(one)
+
+
+def test_weights_of_all_kept_releases_are_kept() -> None:
+    """The globs of role model_weights, which removes other revisions."""
+    role = Path(__file__).resolve().parents[2] / "roles/model_weights/tasks/join.yml"
+    (verify,) = [task for task in yaml.safe_load(role.read_text()) if "trtllm.fleet.model_snapshot" in task]
+    globs = verify["trtllm.fleet.model_snapshot"]["keep_named_in"]
+    for path in ("releases/87a65c4edc96/release.json", "dynamo/worker/releases/87a65c4edc96/release.json"):
+        assert any(PurePath("/etc/trtllm-fleet", path).match(each) for each in globs)
 
 
 def test_a_verified_release_that_is_gone_is_none(host: Host) -> None:
