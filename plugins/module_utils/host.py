@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 import shlex
@@ -17,14 +18,18 @@ from pathlib import Path
 from typing import Any, Union
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.checks import Check, failures, summarise
-from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import KERNEL_MODULE, PCI_DEVICES, read_gpus
+from ansible_collections.trtllm.fleet.plugins.module_utils.registry import Registry, RegistryError, split_image
 
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 Find = Callable[[str], Union[str, None]]
 
 COMMAND_SECONDS = 20
 GIB = 2**30
+# Bytes of an unpacked image for each compressed byte. Of one of 18.5 GB, users found about twice as many on the disk
+# (NVIDIA/TensorRT-LLM issue 1704).
+UNPACKED = 2.5
 # The variable's name and vendor GUID: UEFI specification, "Globally Defined Variables".
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 # Written by the role nvidia_driver: where it exists the driver is that role's own, to be replaced at will.
@@ -77,6 +82,9 @@ class Wanted:
     driver_replace: bool = False
     reboot_allowed: bool = False
     disks: Sequence[Mapping[str, Any]] = ()
+    images: Sequence[str] = ()
+    docker_root: str = "/var/lib/docker"
+    registry_logins: Sequence[Mapping[str, str]] = ()
     ports: Sequence[Mapping[str, Any]] = ()
     timeout: int = 60
 
@@ -372,6 +380,40 @@ def check_docker(root: Path) -> Iterator[Check]:
     )
 
 
+def image_store(root: Path, docker_root: str, runner: Runner, docker: str | None) -> str:
+    """Return the directory that the images of this Docker lie in; that of ``docker_root`` before Docker runs."""
+    told = runner([docker, "info", "--format", "{{json .}}"], COMMAND_SECONDS) if docker else CommandResult(None)
+    try:
+        info = json.loads(told.stdout)
+        docker_root, status = info["DockerRootDir"], json.dumps(info["DriverStatus"])
+    except (ValueError, KeyError, TypeError):
+        return docker_root
+    if "io.containerd.snapshotter" not in status:
+        return docker_root
+    # The containerd that Docker starts itself, else that of the host.
+    own = f"{docker_root}/containerd/daemon"
+    match = re.search(r"""^root\s*=\s*["'](.+?)["']""", _read(_at(root, "/etc/containerd/config.toml")), re.MULTILINE)
+    return own if _at(root, own).is_dir() else match[1] if match else "/var/lib/containerd"
+
+
+def images_to_come(wanted: Wanted, machine: str, runner: Runner, docker: str | None) -> tuple[int, list[str]]:
+    """Return the bytes that images which are not here will take, and why that is not known of some.
+
+    A registry says how large the layers are compressed. While Docker unpacks them both are on the disk, and the
+    containerd image store keeps both.
+    """
+    compressed, unknown = 0, []
+    for image in wanted.images:
+        if docker and runner([docker, "image", "inspect", "--format", "{{.Id}}", image], COMMAND_SECONDS).rc == 0:
+            continue
+        try:
+            host, repository, reference = split_image(image)
+            compressed += Registry(host, wanted.registry_logins).layers_bytes(repository, reference, machine)
+        except RegistryError as error:
+            unknown.append(f"The disk space that {image} needs is not known and was not checked: {error}")
+    return int(compressed * (1 + UNPACKED)), unknown
+
+
 def _size(number: int) -> str:
     return f"{number / GIB:.1f} GiB" if number >= GIB else f"{number / 2**20:.1f} MiB"
 
@@ -479,6 +521,7 @@ def examine(
     facts = read_facts(root, uname)
     wanted = replace(wanted, driver_version=driver_to_install(facts, wanted))
     gpu: dict[str, Any] = {}
+    warnings: list[str] = []
 
     def checks() -> Iterator[Check]:
         yield from check_platform(facts, wanted)
@@ -490,13 +533,19 @@ def examine(
             yield from check_gpus(gpu, wanted, root, runner, find)
             yield from check_driver(gpu, wanted, root, runner, find)
         yield from check_docker(root)
-        yield from check_disks(wanted.disks, root)
+        docker = find("docker") if wanted.images else None
+        size, unknown = images_to_come(wanted, facts.architecture, runner, docker)
+        warnings.extend(unknown)
+        store = image_store(root, wanted.docker_root, runner, docker) if size else ""
+        images = {"path": store, "bytes": size, "variable": "docker_engine_options (data-root; root of containerd)"}
+        yield from check_disks([*wanted.disks, *([images] if size else [])], root)
         yield from check_ports(wanted.ports, root, runner, find)
 
     done = list(timed(checks()))
     return {
         **summarise(done),
         "problems": [str(check) for check in failures(done)],
+        "warnings": warnings,
         "facts": asdict(facts),
         "ansible_facts": ansible_facts(facts, root),
         "gpu": gpu,

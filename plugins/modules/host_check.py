@@ -101,6 +101,36 @@ options:
         description: Variable that moves it elsewhere.
         type: str
         required: true
+  images:
+    description:
+      - Container images that the host is to have. Of one that is not there, the registry's manifest gives the size, and
+        there must be room for it compressed and unpacked where this host's Docker stores images.
+      - If the registry does not answer, a warning says so and nothing is checked.
+    type: list
+    elements: str
+    default: []
+  docker_root:
+    description: Directory of Docker, for a host that does not run Docker yet.
+    type: path
+    default: /var/lib/docker
+  registry_logins:
+    description: Logins for the registries of O(images).
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      registry:
+        description: Host name of the registry, with its port if it has one.
+        type: str
+        required: true
+      username:
+        description: User name.
+        type: str
+        required: true
+      password:
+        description: Password or token.
+        type: str
+        required: true
   ports:
     description: TCP ports that have to be free, or held by a unit C(trtllm-*) or the container of one.
     type: list
@@ -268,6 +298,11 @@ DISK = {
     "bytes": {"type": "int", "required": True},
     "variable": {"type": "str", "required": True},
 }
+LOGIN = {
+    "registry": {"type": "str", "required": True},
+    "username": {"type": "str", "required": True},
+    "password": {"type": "str", "required": True, "no_log": True},
+}
 PORT = {
     "port": {"type": "int", "required": True},
     "address": {"type": "str", "default": "0.0.0.0"},
@@ -291,6 +326,9 @@ def main() -> None:
             "driver_replace": {"type": "bool", "default": False},
             "reboot_allowed": {"type": "bool", "default": False},
             "disks": {"type": "list", "elements": "dict", "options": DISK, "default": []},
+            "images": {"type": "list", "elements": "str", "default": []},
+            "docker_root": {"type": "path", "default": "/var/lib/docker"},
+            "registry_logins": {"type": "list", "elements": "dict", "options": LOGIN, "default": []},
             "ports": {"type": "list", "elements": "dict", "options": PORT, "default": []},
             "timeout": {"type": "int", "default": 60},
         },
@@ -300,6 +338,8 @@ def main() -> None:
         result = examine(Wanted(**module.params), run, module.get_bin_path, os.uname())
     except ValueError as error:
         module.fail_json(msg=f"ports: {error}")
+    for warning in result.pop("warnings"):
+        module.warn(warning)
     module.exit_json(changed=False, **result)
 
 

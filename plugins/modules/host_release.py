@@ -247,9 +247,12 @@ def main() -> None:
     )
     releases = HostReleases(Path(module.params["root"]), UNITS, module.check_mode)
     try:
-        module.exit_json(**apply(releases, module.params))
+        result = apply(releases, module.params)
     except (ReleaseError, OSError) as error:
         module.fail_json(msg=str(error))
+    for warning in result.pop("warnings", []):
+        module.warn(warning)
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils import host
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
+from ansible_collections.trtllm.fleet.plugins.module_utils.registry import RegistryError
 from ansible_collections.trtllm.fleet.plugins.modules import host_check
 
 CAPTURE = (Path(__file__).parent / "fixtures" / "smi_h200x8.xml").read_text()
@@ -65,7 +66,7 @@ class FakeHost:
         if argv[0] == "nvidia-smi":
             assert self.smi
             return self.smi
-        return self.commands[argv[0]]
+        return self.commands.get(" ".join(argv[:2]), self.commands.get(argv[0], CommandResult(1)))
 
     def listen(self, local: str, pid: int, control_group: str, table: str = "tcp", state: str = "0A") -> None:
         file = self.root / "proc/net" / table
@@ -98,6 +99,71 @@ def port(number: int = 8080, address: str = "127.0.0.1") -> dict[str, Any]:
 
 def disk(path: str, size: int, variable: str = "model_weights_dir") -> dict[str, Any]:
     return {"path": path, "bytes": size, "variable": variable}
+
+
+IMAGE = "nvcr.io/nvidia/tensorrt-llm/release:1.2.1"
+
+
+class SmallRegistry:
+    """A registry whose images have layers of one PiB."""
+
+    def __init__(self, host: str, logins: Sequence[Any]) -> None:
+        assert host == "nvcr.io"
+
+    def layers_bytes(self, repository: str, reference: str, machine: str) -> int:
+        assert (repository, reference, machine) == ("nvidia/tensorrt-llm/release", "1.2.1", "x86_64")
+        return 2**50
+
+
+def docker_info(root: str, driver: str) -> CommandResult:
+    return CommandResult(0, json.dumps({"DockerRootDir": root, "DriverStatus": [["driver-type", driver]]}))
+
+
+CONTAINERD = docker_info("/data/docker", "io.containerd.snapshotter.v1")
+
+
+@pytest.mark.parametrize(
+    ("info", "files", "store"),
+    [
+        (None, {}, "/srv/docker"),
+        (CommandResult(1), {}, "/srv/docker"),
+        (docker_info("/data/docker", "overlay2"), {}, "/data/docker"),
+        (CONTAINERD, {}, "/var/lib/containerd"),
+        (CONTAINERD, {"etc/containerd/config.toml": 'version = 2\nroot = "/data/c"\n'}, "/data/c"),
+        (CONTAINERD, {"data/docker/containerd/daemon/x": ""}, "/data/docker/containerd/daemon"),
+    ],
+)
+def test_an_image_needs_room_where_this_docker_stores_images(
+    fake: FakeHost, monkeypatch: pytest.MonkeyPatch, info: CommandResult | None, files: dict[str, str], store: str
+) -> None:
+    monkeypatch.setattr(host, "Registry", SmallRegistry)
+    for path, text in files.items():
+        fake.write(path, text)
+    if info:
+        fake.commands["docker"] = fake.commands["docker image"] = CommandResult(1)
+        fake.commands["docker info"] = info
+    found = fake.check(f"disk:{store}", images=[IMAGE], docker_root="/srv/docker")
+    assert found["status"] == "fail"
+    assert found["expected"] == f"{3.5 * 2**20:.1f} GiB for {store}"
+    assert "docker_engine_options" in found["hint"]
+
+
+def test_an_image_that_is_here_needs_no_room_and_no_registry(fake: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "Registry", None)
+    fake.commands["docker"] = CommandResult(0)
+    assert not any(check.startswith("disk:") for check in fake.statuses(images=[IMAGE]))
+
+
+def test_a_registry_that_does_not_answer_is_a_warning(fake: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(SmallRegistry):
+        def layers_bytes(self, repository: str, reference: str, machine: str) -> int:
+            raise RegistryError("no route to host")
+
+    monkeypatch.setattr(host, "Registry", Silent)
+    result = fake.examine(images=[IMAGE])
+    assert result["problems"] == []
+    (warning,) = result["warnings"]
+    assert warning == f"The disk space that {IMAGE} needs is not known and was not checked: no route to host"
 
 
 def test_good_host(fake: FakeHost) -> None:

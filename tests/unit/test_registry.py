@@ -1,0 +1,135 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The size of an image from a scripted registry, with and without a login."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.registry import Registry, RegistryError, split_image
+
+BASIC = "Basic " + base64.b64encode(b"$oauthtoken:secret").decode()
+INDEX = {
+    "manifests": [
+        {"digest": "sha256:amd", "platform": {"os": "linux", "architecture": "amd64"}},
+        {"digest": "sha256:arm", "platform": {"os": "linux", "architecture": "arm64"}},
+    ]
+}
+MANIFESTS: dict[str, Any] = {
+    "1.2.1": INDEX,
+    "sha256:amd": {"layers": [{"size": 30}, {"size": 12}]},
+    "sha256:arm": {"layers": [{"size": 7}]},
+    "single": {"layers": [{"size": 5}]},
+    "old": {"schemaVersion": 1, "fsLayers": []},
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """A registry that wants a token, which its realm gives for a login, or the login itself."""
+
+    server: Server
+
+    def do_GET(self) -> None:
+        authorization, reference = self.headers.get("Authorization", ""), self.path.rpartition("/")[2]
+        realm = f"http://127.0.0.1:{self.server.server_port}/token"
+        if self.path.startswith("/token?"):
+            assert "service=registry" in self.path
+            assert "scope=repository%3Anvidia%2Frelease%3Apull" in self.path
+            return self.answer(200 if authorization == BASIC else 401, {"token": "t0ken"})
+        if self.server.kind == "basic" and authorization != BASIC:
+            return self.answer(401, {}, 'Basic realm="registry"')
+        if self.server.kind == "bearer" and authorization != "Bearer t0ken":
+            challenge = f'Bearer realm="{realm}",service="registry",scope="repository:nvidia/release:pull"'
+            return self.answer(401, {}, challenge)
+        assert self.path.startswith("/v2/nvidia/release/manifests/")
+        return self.answer(200 if reference in MANIFESTS else 404, MANIFESTS.get(reference, {}))
+
+    def answer(self, status: int, body: dict[str, Any], challenge: str = "") -> None:
+        self.send_response(status)
+        if challenge:
+            self.send_header("WWW-Authenticate", challenge)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *arguments: Any) -> None:
+        """Say nothing."""
+
+
+class Server(ThreadingHTTPServer):
+    kind = "none"
+
+
+@pytest.fixture(name="server")
+def fixture_server() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def registry(server: Server, login: bool = True) -> Registry:
+    host = f"127.0.0.1:{server.server_port}"
+    logins = [{"registry": host, "username": "$oauthtoken", "password": "secret"}] if login else []
+    return Registry(host, logins, scheme="http")
+
+
+@pytest.mark.parametrize("kind", ["none", "basic", "bearer"])
+@pytest.mark.parametrize(("machine", "size"), [("x86_64", 42), ("aarch64", 7)])
+def test_the_layers_of_the_machine_are_added_up(server: Server, kind: str, machine: str, size: int) -> None:
+    server.kind = kind
+    assert registry(server).layers_bytes("nvidia/release", "1.2.1", machine) == size
+
+
+def test_an_image_for_one_machine_only(server: Server) -> None:
+    assert registry(server).layers_bytes("nvidia/release", "single", "x86_64") == 5
+
+
+@pytest.mark.parametrize(
+    ("reference", "machine", "said"),
+    [
+        ("0.1", "x86_64", "404 Not Found"),
+        ("1.2.1", "riscv64", "has no image for riscv64"),
+        ("old", "x86_64", "has no sizes"),
+    ],
+)
+def test_what_the_registry_does_not_have(server: Server, reference: str, machine: str, said: str) -> None:
+    with pytest.raises(RegistryError, match=said):
+        registry(server).layers_bytes("nvidia/release", reference, machine)
+
+
+@pytest.mark.parametrize("kind", ["basic", "bearer"])
+def test_without_a_login_the_refusal_has_no_secret(server: Server, kind: str) -> None:
+    server.kind = kind
+    with pytest.raises(RegistryError, match="401 Unauthorized") as refused:
+        registry(server, login=False).layers_bytes("nvidia/release", "1.2.1", "x86_64")
+    assert "secret" not in str(refused.value)
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(RegistryError, match="refused"):
+        Registry("127.0.0.1:9", [], scheme="http").layers_bytes("nvidia/release", "1.2.1", "x86_64")
+
+
+@pytest.mark.parametrize(
+    ("image", "parts"),
+    [
+        ("nvcr.io/nvidia/tensorrt-llm/release:1.2.1", ("nvcr.io", "nvidia/tensorrt-llm/release", "1.2.1")),
+        ("registry.example.com:5000/release:1.2.1", ("registry.example.com:5000", "release", "1.2.1")),
+        ("localhost/release", ("localhost", "release", "latest")),
+        ("nvcr.io/a/b:1@sha256:ab", ("nvcr.io", "a/b", "sha256:ab")),
+        ("nats:2.10", ("registry-1.docker.io", "library/nats", "2.10")),
+        ("bitnami/etcd:3", ("registry-1.docker.io", "bitnami/etcd", "3")),
+    ],
+)
+def test_names(image: str, parts: tuple[str, str, str]) -> None:
+    assert split_image(image) == parts
