@@ -18,12 +18,15 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 CHUNK = 65536  # bytes
+# Where nvidia-smi of the lab looks for a file for each GPU that works; the container shares it with its host.
+ACTIVITY = Path("/dev/shm/nvidia-lab")
 # How an answer's limit is spelt, by path; TensorRT-LLM takes both spellings for a chat (openai_protocol.py).
 LIMITS = {
     "/v1/chat/completions": ("max_completion_tokens", "max_tokens"),
@@ -303,6 +306,18 @@ class Proxy:
                 self.moves.set()
             await asyncio.sleep(0.2)
 
+    async def show_work(self, activity: Path, gpus: Sequence[str], interval: float = 1) -> None:
+        """Let the lab's nvidia-smi show that the GPUs work, for as long as tokens are written."""
+        finished = 0
+        while True:
+            before = self.iteration
+            if (self.running or self.finished != finished) and await self.tokens() != before:
+                activity.mkdir(parents=True, exist_ok=True)
+                for gpu in gpus:
+                    (activity / gpu).touch()
+            finished = self.finished
+            await asyncio.sleep(interval)
+
 
 def reply(writer: asyncio.StreamWriter, body: Any, status: str = "200 OK") -> None:
     """Write a whole answer: JSON, or text as it is."""
@@ -336,8 +351,9 @@ async def run(settings: Settings, fault: Callable[[], str]) -> None:
     """Serve until the process ends."""
     proxy = Proxy(settings, counter(settings.tokenizer))
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", settings.port, limit=2**20)
+    gpus = [path.name for path in Path("/dev").glob("nvidia[0-9]*")]
     async with server:
-        await proxy.heed(fault)
+        await asyncio.gather(proxy.heed(fault), proxy.show_work(ACTIVITY, gpus))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,7 +199,7 @@ def test_a_batch_has_so_many_slots_on_each_rank() -> None:
 
 
 @pytest.fixture
-def models(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "models.json").write_text(json.dumps(FACTS))
     monkeypatch.setattr(trtllm_serve, "HERE", tmp_path)
 
@@ -388,3 +389,17 @@ def test_the_names_of_metrics_are_the_release_s() -> None:
         assert "Not Found" in await engine.get("/prometheus/metrics")
 
     lived(none, prometheus=None)
+
+
+def test_gpus_work_while_tokens_are_written(tmp_path: Path) -> None:
+    async def scenario(engine: Engine) -> None:
+        shown = asyncio.create_task(engine.proxy.show_work(tmp_path / "work", ["nvidia3"], 0.05))
+        _reader, _open = await engine.send(CHAT, chat())
+        await until(lambda: engine.proxy.running == 1)
+        await asyncio.sleep(0.3)
+        assert not (tmp_path / "work").exists(), "it has been admitted, and writes nothing"
+        engine.write(1)
+        await until((tmp_path / "work" / "nvidia3").exists)
+        shown.cancel()
+
+    lived(scenario)

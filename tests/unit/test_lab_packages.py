@@ -48,6 +48,7 @@ class Host:
     ) -> None:
         kinds = [gpu] * count + list(more)
         self.module, self.devices, self.smi = path / "module", path / "dev", path / "nvidia-smi"
+        self.activity = path / "activity"
         source = PACKAGES / "files/nvidia-driver-cuda/usr/bin/nvidia-smi"
         self.smi.write_text(source.read_text().replace("@VERSION@", "580.159.04"))
         self.module.mkdir()
@@ -67,6 +68,7 @@ class Host:
             "NVIDIA_LAB_MODULE": str(self.module),
             "NVIDIA_LAB_DEVICES": str(self.devices),
             "NVIDIA_LAB_CAPTURES": str(CAPTURES),
+            "NVIDIA_LAB_ACTIVITY": str(self.activity),
         }
         result = subprocess.run(
             [sys.executable, self.smi, *arguments],
@@ -139,6 +141,17 @@ def test_query_without_header_and_units(tmp_path: Path) -> None:
 )
 def test_mistakes(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
     assert Host(tmp_path, "h200", 1).run(*arguments) == (code, message)
+
+
+def test_a_gpu_whose_engine_writes_tokens(tmp_path: Path) -> None:
+    host = Host(tmp_path, "b200", 8)
+    query = ("--query-gpu=utilization.gpu,utilization.memory", "--format=csv,noheader,nounits", "-i", "1,2")
+    assert host.run(*query) == (0, "0, 0\n0, 0\n")
+    host.activity.mkdir()
+    (host.activity / "nvidia2").touch()
+    assert host.run(*query) == (0, "0, 0\n93, 41\n")
+    os.utime(host.activity / "nvidia2", (0, 0))
+    assert host.run(*query) == (0, "0, 0\n0, 0\n")
 
 
 def test_upgraded_library(tmp_path: Path) -> None:
