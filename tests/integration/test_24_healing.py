@@ -1,4 +1,4 @@
-"""An instance that hangs is started afresh, one that only loads or is slow is not, and a bad host is given up."""
+"""An instance that hangs is restarted, one that only loads, is slow or is busy is not, and a bad host is given up."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.integration.conftest import UNIT, Fleet, lab
 
 ENVIRONMENT = {**os.environ, "LAB_PREFIX": "heal-", "LAB_HOSTS": "1"}
 CONTAINER = UNIT.removesuffix(".service")
+WATCHDOG = UNIT.replace("trtllm-", "trtllm-watch-")
 FAULT = "/srv/trtllm-fleet/encodings/fault"
 # It loads for longer than it may take for an answer, and gets ready well before it is called late.
 TIMEOUT, LOAD, START_TIMEOUT = 40, 50, 120
@@ -25,6 +26,10 @@ VARIABLES = {
     "serving_recipe_environment": {
         "LAB_ENGINE_LOAD_SECONDS": str(LOAD),
         "LAB_ENGINE_FAULT_FILE": "/encodings/fault",
+        # One answer without max_tokens at a time, of more than twice the timeout.
+        "LAB_ENGINE_KV_TOKENS": "131104",
+        "LAB_ENGINE_ANSWER_TOKENS": "15000",
+        "LAB_ENGINE_SPEEDUP": "1",
     },
 }
 PATIENCE = 600  # seconds
@@ -121,7 +126,7 @@ def test_what_hangs_is_started_afresh(host: Fleet, tmp_path: Path, freeze: str, 
     assert serves_afresh(host, before)
     noted = healed(host)
     assert (noted["times"], noted["reason"]) == (1, reason)
-    assert f"Not well: {reason}." in host.shell(f"journalctl --boot --unit={UNIT} --no-pager")
+    assert f"Not well: {reason}." in host.shell(f"journalctl --boot --unit={WATCHDOG} --no-pager")
     row = status(host, tmp_path)
     assert row["verdict"] == "degraded"
     assert any("serve-0 was killed once for not answering" in told and reason in told for told in row["reasons"])
@@ -135,6 +140,67 @@ def test_what_is_slow_is_left_alone(host: Fleet) -> None:
         assert host.chat() == 200
     assert untouched(host)
     assert show(host, "InvocationID") == before
+
+
+def send(host: Fleet, **given: object) -> None:
+    """Request an answer, and let it go on."""
+    body = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "Tell me all."}], **given}
+    host.shell(
+        f"systemd-run --quiet --collect curl --silent --output /dev/null --header 'Content-Type: application/json' "
+        f"--data '{json.dumps(body)}' http://127.0.0.1:8000/v1/chat/completions"
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["not streamed", "streamed"])
+def test_what_is_busy_is_left_alone(host: Fleet, stream: bool) -> None:
+    """All of its KV cache is one answer's for longer than the timeout, so a completion has to wait."""
+    before = show(host, "InvocationID")
+    send(host, stream=stream)
+    began = time.monotonic()
+    while time.monotonic() < began + TIMEOUT + 25:
+        assert host.shell("nvidia-smi -i 0 --query-gpu=utilization.memory --format=csv,noheader,nounits").strip() != "0"
+        time.sleep(5)
+    assert host.chat() == 0, "it has not waited behind the answer"
+    assert until(lambda: host.chat() == 200)
+    assert untouched(host)
+    assert show(host, "InvocationID") == before
+
+
+def test_what_hangs_while_it_is_busy_is_restarted(host: Fleet) -> None:
+    """As fast as one that is idle. Those who wait for an answer see the connection end."""
+    before = show(host, "InvocationID")
+    for _ in range(2):
+        send(host)
+    time.sleep(5)
+    host.shell(f"echo hang > {FAULT}")
+    began = time.monotonic()
+    assert host.shell("curl -so /dev/null --max-time 5 -w '%{http_code}' http://127.0.0.1:8000/health") == "200"
+    assert until(lambda: not untouched(host))
+    # Looks 20 seconds apart, and that the GPU shows its last work for some seconds.
+    assert time.monotonic() - began < TIMEOUT + 2 * 20 + 10
+    host.shell(f"rm {FAULT}")
+    assert healed(host)["reason"] == f"POST /v1/chat/completions was not answered within {TIMEOUT} s"
+    assert serves_afresh(host, before)
+
+
+def test_the_watchdog_lives_as_long_as_its_instance(host: Fleet) -> None:
+    """In a unit of its own: needrestart restarts the unit of what maps a replaced library."""
+
+    def watchdog() -> str:
+        return host.shell(f"systemctl show --property=MainPID --value {WATCHDOG}").strip()
+
+    processes = host.shell(f"systemd-cgls --no-pager --unit {UNIT}")
+    assert "docker" in processes
+    assert "watch.py" not in processes
+    before, first = show(host, "InvocationID"), watchdog()
+    host.shell(f"systemctl restart {WATCHDOG}")
+    assert watchdog() not in (first, "0")
+    assert show(host, "InvocationID") == before
+    host.shell(f"systemctl stop {UNIT}")
+    assert watchdog() == "0"
+    host.shell(f"systemctl start {UNIT}")
+    assert watchdog() not in (first, "0")
+    assert serves_afresh(host, before)
 
 
 def test_what_never_gets_ready_is_started_afresh(host: Fleet) -> None:

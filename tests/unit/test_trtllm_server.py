@@ -32,12 +32,26 @@ def test_capabilities_are_added(limits: dict[str, Any]) -> None:
 
 def test_starts_that_hang_for_as_long_as_they_may_are_counted_as_well() -> None:
     (unit,) = deployed({**RECIPE, "limits": {"ipc": None, "shm_size": None, "ulimits": {}}})[1]
-    said = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line and line[0].isalpha())
+    said = dict(line.split("=", 1) for line in whole_lines(unit) if "=" in line and line[0].isalpha())
     watch = said["ExecStartPost"].split()
-    names = ["trtllm-serve-0.service", "trtllm-serve-0", "http://127.0.0.1:8000", "gpt-oss-120b"]
-    assert watch[:-2] == ["-/usr/bin/python3", "@release@/watch.py", *names]
     a_start = sum(float(seconds) for seconds in (*watch[-2:], said["RestartSec"]))
     assert float(said["StartLimitIntervalSec"]) > int(said["StartLimitBurst"]) * a_start
+
+
+def whole_lines(unit: str) -> list[str]:
+    return unit.replace("\\\n", "").splitlines()
+
+
+def test_the_watchdog_has_a_unit_of_its_own() -> None:
+    """A process that maps libssl in the engine's own unit would have needrestart restart the engine."""
+    (unit,) = deployed({**RECIPE, "limits": {"ipc": None, "shm_size": None, "ulimits": {}}})[1]
+    (line,) = [line for line in whole_lines(unit) if "watch.py" in line]
+    runner, program = line.split(" /usr/bin/python3 ")
+    assert runner.startswith("ExecStartPost=-/usr/bin/systemd-run ")
+    assert {"--no-block", "--unit=trtllm-watch-serve-0"} <= set(runner.split())
+    assert {f"--property={name}=trtllm-serve-0.service" for name in ("BindsTo", "After")} <= set(runner.split())
+    names = ["trtllm-serve-0.service", "trtllm-serve-0", "http://127.0.0.1:8000", "gpt-oss-120b", "0"]
+    assert program.split() == ["@release@/watch.py", *names, "600", "3600"]
 
 
 def ran(folder: Path, role: str, entry: str, name: str) -> tuple[int, str]:

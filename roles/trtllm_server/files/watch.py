@@ -1,25 +1,26 @@
-"""Watch an instance, and kill its container when it no longer answers, so that its unit starts it afresh.
+"""Watch an instance, and kill its container when it no longer works, so that its unit restarts it.
 
-Run by the instance's unit once its container is started, from its release:
-  python3 watch.py UNIT CONTAINER BASE_URL MODEL TIMEOUT START_TIMEOUT     (seconds)
-It goes on in the background as a part of the unit, so it ends with this start of the unit, and knows of no other.
+Run from the release by a transient unit that the instance's unit starts, and that ends with it:
+  python3 watch.py UNIT CONTAINER BASE_URL MODEL GPUS TIMEOUT START_TIMEOUT     (seconds; GPUS as 0,1)
+It is no part of the instance's unit: a tool that restarts what maps a replaced library would restart the engine.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import urlsplit
 
-# Seconds between an answer and the next question.
+# Seconds between two looks.
 INTERVAL = 20
 # A port that refuses, and an answer such as 503, may be the matter of a moment.
 REFUSALS = 3
@@ -44,34 +45,88 @@ class Silent(Refused):
     """It did not answer in time."""
 
 
-def ask(base_url: str, model: str, timeout: float, completes: bool) -> bool:
-    """Ask for the health and a completion of one token, each within ``timeout`` seconds. Raises Refused and Silent.
+class Gpus:
+    """The GPUs of the instance. ``ids``: as nvidia-smi takes them, with commas between."""
 
-    The health for releases that end themselves when they are asked for it and find the engine broken. A completion that
-    has to wait keeps its place among the engine's requests all the time, so it comes before those that were sent later.
+    def __init__(self, ids: str) -> None:
+        query = ["--query-gpu=utilization.memory", "--format=csv,noheader,nounits"]
+        self._command = ["nvidia-smi", "-i", ids, *query]
+        self._asked: subprocess.Popen[str] | None = None
+
+    def work(self) -> bool:
+        """Whether one of them has read or written its memory in the last second.
+
+        Each iteration of the engine reads the weights. A kernel that waits for another GPU for ever does not, though it
+        keeps its own GPU at 100 %: measured with NCCL on two H100, driver 580. Unknown counts as no.
+        """
+        if self._asked and self._asked.poll() is None:  # It hangs in the driver, and cannot be killed.
+            return False
+        try:
+            self._asked = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            said = self._asked.communicate(timeout=PATIENCE)[0]
+        except OSError:
+            return False
+        except subprocess.TimeoutExpired:
+            if self._asked:
+                self._asked.kill()
+            return False
+        return any(line.strip().isdigit() and int(line) > 0 for line in said.splitlines())
+
+
+def ask(base_url: str, model: str, gpus: Gpus, timeout: float, completes: bool) -> bool:
+    """Request the health and, where the GPUs do nothing, a completion of one token. Raises Refused and Silent.
+
+    The health for releases that end themselves when they are asked for it and find the engine broken. A completion may
+    have to wait for all requests in front of it, so ``timeout`` seconds count from the last moment in which the GPUs
+    did something. Streams, answers that are not streamed and prompts are all work of the GPUs, in every release.
 
     The answer is whether it was completed. If the server ``completes`` such requests, it has to; else it may not like
     them, and shows with any status below 500 that it works.
     """
-    url = urlsplit(base_url)
     body = {"model": model, "messages": [{"role": "user", "content": "ping"}], "max_tokens": 1}
-    ready = False
-    for method, path, content in (("GET", "/health", None), ("POST", "/v1/chat/completions", json.dumps(body))):
-        connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=timeout)
-        try:
-            connection.request(method, path, content, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            answer.read()
-        except socket.timeout:
-            raise Silent(f"{method} {path} was not answered within {timeout:g} s", ready) from None
-        except (OSError, http.client.HTTPException) as error:
-            raise Refused(f"{method} {path}: {error}", ready) from None
-        finally:
-            connection.close()
-        if answer.status >= 500 or (completes and answer.status != 200):
-            raise Refused(f"{method} {path}: HTTP {answer.status}", ready)
-        ready = True
-    return answer.status == 200
+    _answer(base_url, "GET", "/health", None, timeout, lambda: False, completes=False)
+    if gpus.work():
+        return completes
+    path = "/v1/chat/completions"
+    try:
+        status = _answer(base_url, "POST", path, json.dumps(body), timeout, gpus.work, completes)
+    except Refused as problem:
+        problem.ready = True
+        raise
+    return status == 200
+
+
+def _answer(
+    base_url: str,
+    method: str,
+    path: str,
+    content: str | None,
+    timeout: float,
+    works: Callable[[], bool],
+    completes: bool,
+) -> int:
+    """The status of an answer. ``works``: whether a server that has not answered yet does something."""
+    url = urlsplit(base_url)
+    connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=timeout)
+    try:
+        connection.request(method, path, content, {"Content-Type": "application/json"})
+        since = time.monotonic()
+        while not select.select([connection.sock], [], [], min(INTERVAL, timeout))[0]:
+            if works():
+                since = time.monotonic()
+            elif time.monotonic() - since >= timeout:
+                raise socket.timeout
+        answer = connection.getresponse()
+        answer.read()
+    except socket.timeout:
+        raise Silent(f"{method} {path} was not answered within {timeout:g} s") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise Refused(f"{method} {path}: {error}") from None
+    finally:
+        connection.close()
+    if answer.status >= 500 or (completes and answer.status != 200):
+        raise Refused(f"{method} {path}: HTTP {answer.status}")
+    return answer.status
 
 
 class Watch:
@@ -84,7 +139,7 @@ class Watch:
         self._refusals = 0
 
     def reason(self, problem: Refused | None, now: float) -> str:
-        """Why it has to be started afresh, after an answer or a problem; empty while there is no reason."""
+        """Why it has to be restarted, after an answer or a problem; empty while there is no reason."""
         if problem is None:
             self._ready, self._refusals = True, 0
             return ""
@@ -117,13 +172,22 @@ def note(path: Path, reason: str) -> None:
     new.replace(path)
 
 
-def heal(unit: str, container: str, reason: str, notes: Path = NOTES) -> bool:
-    """Kill the container, and write down why. Answers whether it is gone."""
-    state = run("systemctl", "show", "--property=ActiveState", "--value", "--", unit)[1]
+def invocation(unit: str) -> tuple[str, str]:
+    """The state of a unit, and which of its starts this is."""
+    said = run("systemctl", "show", "--property=ActiveState", "--property=InvocationID", "--", unit)[1]
+    values = dict(line.partition("=")[::2] for line in said.splitlines())
+    return values.get("ActiveState", ""), values.get("InvocationID", "")
+
+
+def heal(unit: str, container: str, reason: str, start: str, notes: Path = NOTES) -> bool:
+    """Kill the container, and write down why. Answers whether it is gone. ``start``: the one that is watched."""
+    state, current = invocation(unit)
     if state != "active":  # it is being stopped, and finishes what it has
         print(f"Left alone, as {unit} is {state}: {reason}.", flush=True)
         return False
-    print(f"Not well: {reason}. The container is killed, and systemd starts it afresh.", flush=True)
+    if current != start:  # systemd restarts this, and it knows nothing of the start before
+        sys.exit(f"{unit} was started again.")
+    print(f"Not well: {reason}. The container is killed, and systemd restarts it.", flush=True)
     # With the container the unit ends, and systemd would end this before it is written down.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     killed, words = run("docker", "kill", container)
@@ -135,19 +199,20 @@ def heal(unit: str, container: str, reason: str, notes: Path = NOTES) -> bool:
     return killed
 
 
-def main(unit: str, container: str, base_url: str, model: str, timeout: str, start_timeout: str) -> None:
+def main(unit: str, container: str, base_url: str, model: str, gpus: str, timeout: str, start_timeout: str) -> None:
     watch, completes = Watch(float(start_timeout), time.monotonic()), False
+    start, instance = invocation(unit)[1], Gpus(gpus)
     while True:
         problem = None
         try:
-            completes = ask(base_url, model, float(timeout), completes)
+            completes = ask(base_url, model, instance, float(timeout), completes)
         except Refused as error:
             problem = error
         reason = watch.reason(problem, time.monotonic())
-        if reason and heal(unit, container, reason):
+        if reason and heal(unit, container, reason, start):
             return
         time.sleep(INTERVAL)
 
 
-if __name__ == "__main__" and os.fork() == 0:
+if __name__ == "__main__":
     main(*sys.argv[1:])
