@@ -87,6 +87,10 @@ bench-weights: $(venv) ## A model on 1, 2, 4, 8 hosts: from the hub, with rsync,
 bench-gateway: $(venv) ## What gateways add to requests and to tokens, on a lab that stands (GATEWAYS="gpu3 gpu4" REQUESTS=1000 STREAMS=2000)
 	PYTHONPATH=collections python -m tools.bench gateway --gateway $(or $(GATEWAYS),gpu3) --requests $(or $(REQUESTS),1000) --streams $(or $(STREAMS),2000)
 
+.PHONY: bench-registration
+bench-registration: $(venv) ## Hosts registered at a gateway one by one and all together, with a HAProxy of this machine (HOSTS=100)
+	PYTHONPATH=collections python -m tools.bench registration --hosts $(or $(HOSTS),100)
+
 .PHONY: bench-affinity
 bench-affinity: $(venv) ## What prompts that are cached where they come to are worth, on a lab that stands (USERS=8)
 	PYTHONPATH=collections python -m tools.bench affinity --users $(or $(USERS),8)

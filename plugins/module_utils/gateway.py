@@ -12,17 +12,19 @@ import csv
 import fcntl
 import hashlib
 import io
+import ipaddress
 import json
 import os
 import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output, run
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
@@ -50,6 +52,7 @@ COMMAND_TIMEOUT = 30.0
 RELOAD_TIMEOUT = 30.0
 SOCKET_TIMEOUT = 5.0
 INTERVAL = 0.5
+LOOKUPS = 32  # names at a time: each waits for DNS as long as the resolver of the gateway lets it
 
 Difference = dict[str, str]  # in the form of Ansible's --diff
 
@@ -67,12 +70,14 @@ class Server:
     """One instance. ``max_requests``: how many the gateway lets it have at a time; more wait in the gateway.
 
     ``drained_by``: who wants it to get no new request, one of DRAINERS; empty where nobody does.
+    ``resolved``: the IP address that was found for ``address``; empty where that is one.
     """
 
     address: str
     port: int
     max_requests: int
     drained_by: str = ""
+    resolved: str = ""
 
     @property
     def drained(self) -> bool:
@@ -96,27 +101,75 @@ class Host:
 
 
 Hosts = Mapping[str, Host]
+Change = Callable[[Optional[Host]], Optional[Host]]
 
 
 def host_from(values: Mapping[str, Any]) -> Host:
     """A host as its note has it. Raises TypeError, KeyError, AttributeError for a note that is none."""
     servers = {name: Server(**server) for name, server in values["servers"].items()}
     for server in servers.values():
-        if [type(value) for value in vars(server).values()] != [str, int, int, str]:
+        if [type(value) for value in vars(server).values()] != [str, int, int, str, str]:
             raise TypeError(f"{server} has a value of another type")
     return Host(str(values["model"]), servers)
 
 
-def present(old: Host | None, model: str, servers: Mapping[str, Server]) -> Host:
-    """A host with exactly these servers; one that was drained stays drained."""
+def present(
+    old: Host | None, model: str, servers: Mapping[str, Server], found: Mapping[str, Sequence[str]] | None = None
+) -> Host:
+    """A host with exactly these servers; one that was drained stays drained.
+
+    ``found``: the IP addresses of their names. Raises GatewayError for a name without any, now or before.
+    """
     known = old.servers if old else {}
     return Host(
         model,
         {
-            name: replace(server, drained_by=known[name].drained_by if name in known else "")
+            name: replace(
+                server,
+                drained_by=known[name].drained_by if name in known else "",
+                resolved=_resolved(server.address, known.get(name), (found or {}).get(server.address, ())),
+            )
             for name, server in sorted(servers.items())
         },
     )
+
+
+def look_up(names: Iterable[str]) -> dict[str, Sequence[str]]:
+    """Return the IP addresses of names, none for a name that does not resolve. IP addresses are left out."""
+    wanted = sorted({name for name in names if not _is_ip(name)})
+    with ThreadPoolExecutor(LOOKUPS) as threads:
+        return dict(zip(wanted, threads.map(addresses, wanted)))
+
+
+def addresses(name: str) -> list[str]:
+    """Return the IP addresses of a name in the resolver's order; none where it does not resolve."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    except (OSError, UnicodeError):
+        return []
+    return [str(one[4][0]) for one in found]
+
+
+def _is_ip(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True
+
+
+def _resolved(address: str, old: Server | None, found: Sequence[str]) -> str:
+    """Return the IP address to use for a name: the known one, unless the name has others now."""
+    if _is_ip(address):
+        return ""
+    known = old.resolved if old and old.address == address else ""
+    if known and (known in found or not found):
+        return known
+    if not found:
+        raise GatewayError(
+            f"{address!r} does not resolve on the gateway; it needs an IP address. Set gateway_host_address to one"
+        )
+    return found[0]
 
 
 def marked(name: str, old: Host | None, mark: Callable[[Server], Server], instances: Sequence[str]) -> Host:
@@ -145,8 +198,6 @@ def problems(hosts: Hosts) -> list[str]:
         if not re.fullmatch(r"[^\s'\"\\]+", value.model):
             found.append(f"{name}: {value.model!r} is no model id")
         for instance, server in value.servers.items():
-            if not re.fullmatch(r"[^\s'\"\\]+", server.address):
-                found.append(f"{name}: {instance}: {server.address!r} is no address")
             if not 0 < server.port < 65536 or server.max_requests < 1:
                 found.append(
                     f"{name}: {instance}: port {server.port} or {server.max_requests} requests is out of range"
@@ -185,7 +236,7 @@ def render(head: str, hosts: Hosts) -> tuple[str, str]:
 
     def servers(weight: Callable[[Server], int]) -> str:
         return "".join(
-            f"  server {name}.{instance} {_bracketed(server.address)}:{server.port}"
+            f"  server {name}.{instance} {_bracketed(server.resolved or server.address)}:{server.port}"
             f" maxconn {server.max_requests} weight {weight(server)}\n"
             for name, host in sorted(hosts.items())
             for instance, server in host.servers.items()
@@ -250,13 +301,18 @@ class Haproxy:
 
 @dataclass(frozen=True)
 class Result:
-    """What was done. ``running``: whether a HAProxy was there to be told. ``host``: the host as it is now."""
+    """What was done.
+
+    ``running``: whether a HAProxy was there to be told. ``hosts``: those of the call as they are now.
+    ``problems``: why others of the call are as before.
+    """
 
     changed: bool
     reloaded: bool
     running: bool
     differences: Sequence[Difference]
-    host: Host | None
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
 
 
 class Gateway:
@@ -288,21 +344,28 @@ class Gateway:
                 raise GatewayError(f"{path} cannot be read: {error!r}. Remove it and run site.yml again") from None
         return found
 
-    def apply(self, unit: str, name: str = "", change: Callable[[Host | None], Host | None] | None = None) -> Result:
-        """Change the note of one host, if any, and have HAProxy run with what the notes say.
+    def apply(self, unit: str, changes: Mapping[str, Change] | None = None) -> Result:
+        """Change the notes of some hosts, and have HAProxy run with what all notes say, by one reload at most.
 
-        ``change`` gives the host's new note from its old one; None removes it.
+        ``changes`` give a host's new note from its old one; None removes it. A host whose change raises GatewayError
+        stays as it is and does not keep the others from changing.
         """
         with self._locked():
             before = self.hosts()
             after = dict(before)
-            if change:
-                if not NAME.fullmatch(name):
-                    raise GatewayError(NO_NAME.format(name))
-                new = change(before.get(name))
+            failures: dict[str, str] = {}
+            for name, change in (changes or {}).items():
+                try:
+                    if not NAME.fullmatch(name):
+                        raise GatewayError(NO_NAME.format(name))
+                    new = change(before.get(name))
+                except GatewayError as error:
+                    failures[name] = str(error)
+                    continue
                 after.pop(name, None)
                 if new is not None:
                     after[name] = new
+            now = {name: after[name] for name in changes or {} if name in after and name not in failures}
             found = problems(after)
             if found:
                 raise GatewayError(". ".join(found))
@@ -310,7 +373,7 @@ class Gateway:
             head = self._root / HEAD
             if not head.exists():
                 if self._check_mode:
-                    return Result(bool(differences), False, False, differences, after.get(name))
+                    return Result(bool(differences), False, False, differences, now, failures)
                 raise GatewayError(f"{head} is not there: role trtllm.fleet.gateway has not been run on this host")
             text, fingerprint = render(head.read_text(), after)
             config = self._root / CONFIG
@@ -320,9 +383,9 @@ class Gateway:
                     {"before": old, "after": text, "before_header": str(config), "after_header": str(config)}
                 )
             if not self._check_mode:
-                self._write(config, text if text != old else None, name, before, after)
+                self._write(config, text if text != old else None, before, after)
             done = self._run_with(unit, fingerprint, weights(after), differences)
-            return replace(done, host=after.get(name))
+            return replace(done, hosts=now, problems=failures)
 
     def survey(self) -> dict[str, Any]:
         """What HAProxy says of every instance in the notes."""
@@ -353,8 +416,8 @@ class Gateway:
             },
         }
 
-    def wait_until_up(self, names: Sequence[str], timeout: float) -> dict[str, dict[str, str]]:
-        """The statistics of these servers once all are up. Raises GatewayError after ``timeout`` seconds."""
+    def wait_until_up(self, names: Sequence[str], timeout: float) -> dict[str, str]:
+        """Wait until these servers are up. Return the state of those that are not after ``timeout`` seconds."""
         end = self._clock() + timeout
         while True:
             try:
@@ -362,16 +425,12 @@ class Gateway:
             except NotRunning:
                 found = {}  # between two processes: other hosts come and go meanwhile
             down = {name: found.get(name, {}) for name in names if not is_up(found.get(name, {}))}
-            if not down:
-                return {name: found[name] for name in names}
-            if self._clock() >= end:
-                raise GatewayError(
-                    f"after {timeout:g} s " + "; ".join(f"{name} {told(row)}" for name, row in down.items())
-                )
+            if not down or self._clock() >= end:
+                return {name: told(row) for name, row in down.items()}
             self._sleep(INTERVAL)
 
-    def _write(self, config: Path, text: str | None, name: str, before: Hosts, after: Hosts) -> None:
-        """Write the note once the configuration is found valid, and before it is put in place."""
+    def _write(self, config: Path, text: str | None, before: Hosts, after: Hosts) -> None:
+        """Write the notes once the configuration is found valid, and before it is put in place."""
         new = config.with_name(f".{CONFIG}.new")
         if text is not None:
             write_file(new, text)
@@ -380,11 +439,11 @@ class Gateway:
             except GatewayError:
                 new.unlink()
                 raise
-        note = self._root / HOSTS / f"{name}.json"
-        if name in after and after[name] != before.get(name):
-            write_file(note, _noted(after[name]))
-        elif name in before and name not in after:
-            note.unlink()
+        for name, host in after.items():
+            if host != before.get(name):
+                write_file(self._root / HOSTS / f"{name}.json", _noted(host))
+        for name in before.keys() - after.keys():
+            (self._root / HOSTS / f"{name}.json").unlink()
         if text is not None:
             os.replace(new, config)
 
@@ -396,14 +455,14 @@ class Gateway:
             stale = self._haproxy.fingerprint() != fingerprint
             known = {} if stale else self._haproxy.weights()
         except NotRunning:
-            return Result(bool(differences), False, False, differences, None)
+            return Result(bool(differences), False, False, differences)
         heavy = {name: weight for name, weight in wanted.items() if known.get(name) != weight}
         if not self._check_mode:
             if stale:
                 self._reload(unit, fingerprint)
             else:
                 self._haproxy.set_weights(heavy)
-        return Result(bool(differences or stale or heavy), stale, True, differences, None)
+        return Result(bool(differences or stale or heavy), stale, True, differences)
 
     def _reload(self, unit: str, fingerprint: str) -> None:
         self._check("systemctl", "reload", "--", unit)

@@ -33,7 +33,7 @@ def fleet() -> Iterator[Fleet]:
             program = INSTANCE.read_text()
             stack.enter_context(running(name, "python3", "-c", program, str(PORT), str(TOKEN_SECONDS)))
         server = {"name": "serve-0", "address": "127.0.0.1", "port": PORT, "max_requests": 100}
-        register(FLEET, host="gpu1", model=MODEL, servers=[server], timeout=60)
+        register(FLEET, hosts=[{"name": "gpu1", "model": MODEL, "servers": [server]}], timeout=60)
         yield FLEET
     FLEET.down()
 

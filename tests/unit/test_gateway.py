@@ -139,12 +139,19 @@ class Site:
     def gateway(self, root: Path, haproxy: Haproxy, check_mode: bool) -> Gateway:
         return Gateway(root, haproxy, check_mode, self.haproxy.command, lambda: self.now, self.sleep)
 
-    def run(self, **options: Any) -> dict[str, Any]:
+    def run_all(self, *hosts: dict[str, Any], **options: Any) -> dict[str, Any]:
         """The module's result."""
         paths = {"root": str(self.root), "socket": str(self.haproxy.path)}
-        with patch_module_args({**paths, **options}), pytest.raises(SystemExit):
+        with patch_module_args({**paths, "hosts": list(hosts), **options}), pytest.raises(SystemExit):
             gateway_host.main()
         result: dict[str, Any] = json.loads(self.capsys.readouterr().out)
+        return result
+
+    def run(self, host: Any = "", **options: Any) -> dict[str, Any]:
+        """The module's result for one host or none, and of that host what is drained."""
+        values: dict[str, Any] = {name: options.pop(name) for name in ("model", "servers") if name in options}
+        result = self.run_all(*([values | {"name": host}] if host else []), **options)
+        result["drained"] = result.get("drained", {}).get(host, [])
         return result
 
     def tree(self) -> dict[str, str]:
@@ -183,7 +190,8 @@ def test_a_host_is_put_in_rotation_once(site: Site) -> None:
     )
     note = json.loads(site.tree()["hosts/gpu1.json"])
     assert (note["model"], sorted(note["servers"])) == ("m", ["serve-0", "serve-1"])
-    assert note["servers"]["serve-0"] == {"address": "192.0.2.1", "port": 8000, "max_requests": 720, "drained_by": ""}
+    one = {"address": "192.0.2.1", "port": 8000, "max_requests": 720, "drained_by": "", "resolved": ""}
+    assert note["servers"]["serve-0"] == one
     checked, reloaded = site.haproxy.calls
     assert checked == f"haproxy -c -q -f {site.root}/.haproxy.cfg.new"
     assert reloaded == "systemctl reload -- trtllm-gateway.service"
@@ -292,6 +300,82 @@ def test_hosts_come_and_go(site: Site) -> None:
     # The last of them makes room for another model.
     site.run(host="gpu2", state="absent")
     assert site.run(**{**GPU1, "model": "n"})["changed"] is True
+
+
+def test_many_hosts_are_one_reload(site: Site) -> None:
+    hosts = [{"name": f"gpu{n}", "model": "m", "servers": [server("serve-0", 8000, f"192.0.2.{n}")]} for n in range(99)]
+    done = site.run_all(*hosts)
+    assert (done["changed"], done["reloaded"], done["problems"], len(site.haproxy.servers)) == (True, True, {}, 99)
+    assert [call.split()[0] for call in site.haproxy.calls] == ["haproxy", "systemctl"]
+    assert site.run_all(*hosts)["changed"] is False
+    drained = site.run_all({"name": "gpu1"}, {"name": "gpu2"}, state="drained")
+    assert (drained["reloaded"], drained["drained"]) == (False, {"gpu1": ["serve-0"], "gpu2": ["serve-0"]})
+    assert site.run_all({"name": "gpu1"}, {"name": "gpu2"}, state="absent")["reloaded"] is True
+    assert len(site.haproxy.servers) == 97
+
+
+def test_fault_of_one_host_keeps_no_other_out(site: Site, names: dict[str, list[str]]) -> None:
+    good, bad = ({"name": name, "model": "m", "servers": [server("serve-0", 8000, name)]} for name in ("good", "bad"))
+    names["good"] = ["192.0.2.7"]
+    site.haproxy.checks["slow.serve-0"] = DOWN
+    slow = {"name": "slow", "model": "m", "servers": [server("serve-0", 8000)]}
+    done = site.run_all(bad, good, slow, timeout=3)
+    assert (done["failed"], done["changed"], done["reloaded"]) == (True, True, True)
+    assert done["problems"] == {
+        "bad": "'bad' does not resolve on the gateway; it needs an IP address. Set gateway_host_address to one",
+        "slow": "after 3 s slow.serve-0 is DOWN L4CON Connection refused",
+    }
+    assert {*site.haproxy.servers} == {"good.serve-0", "slow.serve-0"}
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+NAMED = {"host": "gpu1", "model": "m", "servers": [server("serve-0", 8000, "gpu1.example")]}
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """What DNS knows."""
+    known: dict[str, list[str]] = {}
+    monkeypatch.setattr(gateway, "addresses", lambda name: known.get(name, []))
+    return known
+
+
+def test_haproxy_gets_addresses_and_the_note_has_the_name(site: Site, names: dict[str, list[str]]) -> None:
+    names["gpu1.example"] = ["192.0.2.7", "192.0.2.8"]
+    site.run(**NAMED)
+    assert site.haproxy.servers["gpu1.serve-0"][0] == "192.0.2.7:8000"
+    note = json.loads((site.root / "hosts/gpu1.json").read_text())["servers"]["serve-0"]
+    assert (note["address"], note["resolved"]) == ("gpu1.example", "192.0.2.7")
+    names["gpu1.example"].reverse()
+    assert site.run(**NAMED)["changed"] is False
+    names["gpu1.example"] = ["192.0.2.9"]
+    assert site.run(**NAMED)["reloaded"] is True
+    assert site.haproxy.servers["gpu1.serve-0"][0] == "192.0.2.9:8000"
+
+
+def test_without_dns_every_host_keeps_its_address(site: Site, names: dict[str, list[str]]) -> None:
+    names["gpu1.example"] = ["192.0.2.7"]
+    site.run(**NAMED)
+    names.clear()
+    assert site.run(**NAMED)["changed"] is False
+    assert site.run(**GPU2)["reloaded"] is True
+    assert site.run(**DRAIN)["drained"] == ["serve-0"]
+    assert site.run(**{**NAMED, "state": "ready"})["drained"] == []
+    assert site.haproxy.servers["gpu1.serve-0"] == ("192.0.2.7:8000", 100)
+    moved = site.run(**{**NAMED, "servers": [server("serve-0", 8000, "elsewhere.example")]})
+    assert "'elsewhere.example' does not resolve" in moved["msg"]
+    assert site.haproxy.servers["gpu1.serve-0"] == ("192.0.2.7:8000", 100)
+
+
+def test_name_that_does_not_resolve_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gateway.look_up(["name.invalid", "192.0.2.1", "2001:db8::1", "localhost"]).keys() == {
+        "localhost",
+        "name.invalid",
+    }
+    assert gateway.addresses("name.invalid") == []
+    assert gateway.addresses("a" * 70 + ".invalid") == []
+    assert set(gateway.addresses("localhost")) <= {"127.0.0.1", "::1"}
 
 
 def test_a_new_head_is_taken_up_without_a_host(site: Site) -> None:
@@ -429,10 +513,10 @@ def test_waits_until_instances_are_up(site: Site, state: dict[str, str]) -> None
 def test_what_is_not_up_in_time_is_told(site: Site) -> None:
     site.haproxy.checks = {"gpu1.serve-0": DOWN, "gpu1.serve-1": {**UP, "status": "UP 1/2"}}
     failed = site.run(**GPU1, timeout=3)["msg"]
-    assert failed == "after 3 s gpu1.serve-0 is DOWN L4CON Connection refused; gpu1.serve-1 is UP 1/2 L7OK 200 OK"
+    assert failed == "gpu1: after 3 s gpu1.serve-0 is DOWN L4CON Connection refused; gpu1.serve-1 is UP 1/2 L7OK 200 OK"
     assert (site.now, site.run(**GPU1)["changed"]) == (3.0, False)
     site.later = [site.haproxy.servers.clear]
-    assert site.run(**GPU1, timeout=1)["msg"] == "after 1 s gpu1.serve-0 is not there; gpu1.serve-1 is not there"
+    assert site.run(**GPU1, timeout=1)["msg"] == "gpu1: after 1 s gpu1.serve-0 is not there; gpu1.serve-1 is not there"
 
 
 def test_nobody_waits_for_what_gets_no_request(site: Site) -> None:
@@ -471,7 +555,8 @@ def test_hosts_of_a_batch_come_at_the_same_time(site: Site) -> None:
 
     def apply(name: str) -> bool:
         gateway = Gateway(site.root, Haproxy(site.haproxy.path), False, slow, lambda: site.now, site.sleep)
-        return gateway.apply("a.service", name, lambda old: present(old, "m", {"a": Server(name, 1, 2)})).reloaded
+        change = {name: lambda old: present(old, "m", {"a": Server("192.0.2.1", 1, 2)})}
+        return gateway.apply("a.service", change).reloaded
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(apply, ["gpu1", "gpu2"])) == [True, True]
@@ -531,9 +616,9 @@ def test_note_that_is_right_is_not_written_again(site: Site) -> None:
         ({**GPU1, "servers": [{**server("serve-0", 8000), "max_requests": 0}]}, "0 requests is out of range"),
         ({**GPU1, "servers": [server("serve-0", 65536)]}, "port 65536"),
         ({**GPU1, "servers": [server("a\nb", 8000)]}, "is no name"),
-        ({**GPU1, "servers": [server("serve-0", 8000, "a b")]}, "'a b' is no address"),
+        ({**GPU1, "servers": [server("serve-0", 8000, "a b")]}, "gpu1: 'a b' does not resolve"),
         ({**GPU1, "model": "m'"}, "is no model id"),
-        ({**GPU1, "servers": [server("a", 8000), server("a", 8001)]}, "two have the same name"),
+        ({**GPU1, "servers": [server("a", 8000), server("a", 8001)]}, "gpu1: two of its servers have the same name"),
         ({"state": "drained"}, "host"),
         ({"state": "ready"}, "host"),
         ({"state": "absent"}, "host"),
