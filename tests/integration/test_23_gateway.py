@@ -27,6 +27,7 @@ from tests.integration.rollout_fleet import KEY, MODEL, Fleet
 FLEET = Fleet("roll-", gpus=3, gateways=2)
 PORT = 443
 METRICS_PORT = 8405
+PEERS_PORT = 8406
 UNIT = "trtllm-gateway"
 MIB = 2**20
 MAX_BODY = 16 * MIB
@@ -839,9 +840,10 @@ def test_metrics_are_for_the_gateway_alone(fleet: Fleet, gateway: str) -> None:
     assert [line for line in journal(fleet, gateway, began) if str(METRICS_PORT) in line] == []
 
 
-def test_only_the_gateways_port_is_open(fleet: Fleet, gateway: str) -> None:
+def test_only_the_gateways_ports_are_open(fleet: Fleet, gateway: str) -> None:
     listeners = fleet.shell(gateway, "ss -Hltnp | grep haproxy | awk '{print $4}'").splitlines()
-    assert set(listeners) == {f"0.0.0.0:{PORT}", f"127.0.0.1:{METRICS_PORT}"}
+    peers = f"{fleet.address(gateway)}:{PEERS_PORT}"
+    assert set(listeners) == {f"0.0.0.0:{PORT}", f"127.0.0.1:{METRICS_PORT}", peers}
 
 
 # --- the log ----------------------------------------------------------------------------------------------------------
@@ -1019,7 +1021,7 @@ def test_reload_loses_nothing(fleet: Fleet, gateway: str) -> None:
 
 
 def test_limits_of_a_key_are_kept(fleet: Fleet) -> None:
-    """They are counted by each gateway for itself, and nobody else's requests count."""
+    """Nobody else's requests count."""
     keys = {name: f"{name}-{secrets.token_hex(16)}" for name in ("lab", "often", "many")} | {"lab": KEY}
     limits = {"often": {"requests_per_minute": 5}, "many": {"max_requests": 2}}
     given = [

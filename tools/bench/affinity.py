@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=8, help="conversations at once")
     given = parser.parse_args()
     running = output("docker", "exec", given.gateway, "cat", f"{ROOT}/haproxy.cfg") + "\n"
-    servers = "".join(re.findall(r"^  server .*\n", running, flags=re.MULTILINE))
+    servers = "".join(re.findall(r"^  server .* maxconn .*\n", running, flags=re.MULTILINE))
     ports = {way: PORT + number for number, way in enumerate(WAYS)}
     turns: dict[str, list[Turn]] = {way: [] for way in WAYS}
     with ExitStack() as stack:

@@ -144,6 +144,10 @@ def elsewhere(config: str, port: int, metrics_port: int) -> str:
         config,
         {
             r"^  stats socket .*\n": "",
+            # Of one gateway with its peers.
+            r"^peers .*\n(  .*\n)+": "",
+            r" peers \w+ store ": " store ",
+            r"^  server-state-file .*\n": "",
             r"^  bind \S+ ssl": f"  bind :{port} ssl",
             r"^  bind 127\.0\.0\.1:\d+$": f"  bind 127.0.0.1:{metrics_port}",
         },
@@ -311,8 +315,8 @@ def main() -> None:
     given = parser.parse_args()
     loaded, gateway = given.gateway[0], address(given.gateway[0])
     config = output("docker", "exec", loaded, "cat", f"{ROOT}/haproxy.cfg") + "\n"
-    instances = re.findall(r"^  server \S+ (\S+)", config, flags=re.MULTILINE)
-    hosts = sorted(set(re.findall(r"^  server ([\w-]+)", config, flags=re.MULTILINE)))
+    instances = re.findall(r"^  server \S+ (\S+) maxconn ", config, flags=re.MULTILINE)
+    hosts = sorted(set(re.findall(r"^  server ([\w-]+)\.", config, flags=re.MULTILINE)))
     urls = {
         "direct": [f"http://{instance}" for instance in instances],
         "tcp": [f"http://{gateway}:{TCP}"],
