@@ -18,7 +18,7 @@ FLEET = Fleet("roll-", gpus=3, gateways=2)
 RATE = 8
 LOCK = "/var/lib/trtllm-fleet/rollout.json"
 # Enough for one instance, and too short for two of them.
-LOCK_SECONDS = 75
+LOCK_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
