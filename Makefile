@@ -103,6 +103,10 @@ bench-fleet: $(venv) ## status.yml and a site.yml without changes, beside bare S
 docs: $(venv) ## Write the documents that are generated from specs and data
 	PYTHONPATH=collections python -m tools.docs
 
+.PHONY: locks
+locks: $(venv) ## Write the locks with hashes of the Python programs that roles install
+	python -m tools.lock
+
 .PHONY: lab-images
 lab-images: $(venv) ## Start the lab's internet, with all images, and no host
 	ansible-playbook lab/up.yml --extra-vars '{"lab_hosts": []}'

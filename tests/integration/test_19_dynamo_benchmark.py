@@ -18,7 +18,7 @@ import pytest
 from tests.integration.conftest import Run, lab
 from tests.integration.dynamo_fleet import GUIDE, PREFIX, Dynamo, all_on, said, wait_for
 from tests.integration.dynamo_load import MODEL
-from tests.integration.test_29_benchmark import AIPERF, install_aiperf
+from tests.integration.test_29_benchmark import AIPERF
 
 HOST = f"{PREFIX}1"
 GPUS = 8
@@ -52,6 +52,7 @@ class Benchmark:
             benchmark_scenario_options={"dynamo_guide": REDUCED},
             benchmark_repeat=1,
             benchmark_aiperf_dir=str(AIPERF),
+            benchmark_pip_index_url="",
             benchmark_results_dir=str(self.folder),
         )
 
@@ -72,7 +73,6 @@ def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
 
 @pytest.fixture(scope="module")
 def benchmark(dynamo: Dynamo, tmp_path_factory: pytest.TempPathFactory) -> Benchmark:
-    install_aiperf()
     tokenizer = dynamo.shell(HOST, "echo /srv/trtllm-fleet/models/openai/gpt-oss-120b/*").strip()
     return Benchmark(dynamo, tmp_path_factory.mktemp("results"), tokenizer)
 

@@ -33,7 +33,7 @@ PATIENCE = 240  # seconds
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[Fleet]:
-    lab("up", "--extra-vars", '{"lab_packages": ["gpt-oss[eval]==0.0.9"]}', environment=ENVIRONMENT)
+    lab("up", "--extra-vars", '{"lab_programs": ["gpt-oss-0.0.9"]}', environment=ENVIRONMENT)
     host = Fleet("eval-1", ENVIRONMENT)
     run = host.playbook("site.yml")
     assert run.status == 0, run.output

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.conftest import Run
 from tests.integration.rollout_fleet import KEY, ONE, Fleet
-from tests.integration.test_29_benchmark import AIPERF, install_aiperf
+from tests.integration.test_29_benchmark import AIPERF
 
 FLEET = Fleet("measure-", gpus=2, gateways=1)
 GPUS = 8
@@ -31,6 +31,7 @@ class Measured:
         options = {
             "benchmark_load_host": "localhost",
             "benchmark_aiperf_dir": str(AIPERF),
+            "benchmark_pip_index_url": "",
             "benchmark_results_dir": str(self.folder),
             "benchmark_scenario_options": SHORT,
             "benchmark_repeat": 1,
@@ -49,7 +50,6 @@ class Measured:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
-    install_aiperf()
     with FLEET.serving(**ONE) as fleet:
         yield Measured(fleet, tmp_path_factory.mktemp("results"))
 
