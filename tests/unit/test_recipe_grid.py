@@ -82,6 +82,8 @@ def check(recipe: dict[str, Any], asked: dict[str, Any]) -> None:
     assert recipe["memory"]["fits"]
     assert [text for text in recipe["warnings"] if not text.startswith("serving_recipe_gpu_count: ")] == []
     assert all(entry["source"] for entry in recipe["provenance"])
+    # A document's own configuration is as published.
+    assert recipe["document"] or options["trust_remote_code"] is False
 
 
 @pytest.mark.parametrize("grid", [models, documents])

@@ -77,7 +77,7 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
             "kv_cache_config": {"dtype": "fp8", "free_gpu_memory_fraction": 0.85},
             "tensor_parallel_size": 8,
             "moe_expert_parallel_size": 1,
-            "trust_remote_code": True,
+            "trust_remote_code": False,
             "enable_attention_dp": False,
             "cuda_graph_config": {"enable_padding": True, "max_batch_size": 64},
             "moe_config": {"backend": "TRTLLM"},
