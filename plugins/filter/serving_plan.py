@@ -25,8 +25,8 @@ options:
       - Variables by host, most often C(hostvars). Of each host are read the public variables of role
         P(trtllm.fleet.serving_recipe#role), which have their defaults where they are not set.
       - C(__plan_gpus) is the result of M(trtllm.fleet.gpu_info), C(__plan_release) that of
-        M(trtllm.fleet.host_release_info). Either may be missing, or be that of a task that was skipped, that failed or
-        that did not reach the host.
+        M(trtllm.fleet.host_release_info), C(__plan_revision) that of M(trtllm.fleet.hub_manifest). Each may be missing,
+        or be that of a task that was skipped, that failed or that did not reach the host.
     type: dict
     required: true
 """
@@ -48,8 +48,9 @@ _value:
       type: str
     data:
       description:
-        - The whole plan. C(groups) has the hosts of each recipe, what it changes on them, and the recipe;
-          C(without_recipe) has the other hosts and their problems.
+        - The whole plan. C(groups) has the hosts of each recipe and revision, what they change on them, the revision
+          with its commit or the reason why that is not known, and the recipe; C(without_recipe) has the other hosts and
+          their problems.
         - The same fleet in the same state gives the same data.
       type: dict
     failure:
@@ -64,16 +65,28 @@ from typing import Any
 from ansible.errors import AnsibleError
 from jinja2 import UndefinedError
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.plan import Host, failure, look_up, make_plan, render
+from ansible_collections.trtllm.fleet.plugins.module_utils.plan import (
+    Host,
+    failure,
+    look_up,
+    make_plan,
+    render,
+    resolve_revision,
+    revision_answers,
+)
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_defaults, serving_recipe
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.revisions import readable
 
 
 def serving_plan(hosts: Sequence[str], variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The plan of a fleet, as DOCUMENTATION tells."""
 
+    answers = revision_answers(readable(hosts, variables))
+
     def host(name: str) -> Host:
         try:
-            return look_up(variables[name], load_defaults(), serving_recipe)
+            revision = resolve_revision(variables[name], answers)
+            return look_up(variables[name], load_defaults(), serving_recipe, revision)
         except (AnsibleError, UndefinedError) as error:
             # Variables are templates until they are used.
             return Host(None, [f"the host's variables cannot be read: {error}"])

@@ -18,6 +18,9 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.options import dotted
 from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import OVERRIDES, RecipeError
 from ansible_collections.trtllm.fleet.plugins.module_utils.request import PREFIX, read_request
 
+# What the commit of a host's weights follows from.
+REVISION = ("model_weights_repository", "serving_recipe_model", "model_weights_revision", "model_weights_hub_url")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 # With these a host is not asked which GPUs it has.
 ASKED = ("gpu_type", "gpu_count")
 
@@ -49,15 +52,58 @@ VALUE_WIDTH = 24
 class Host:
     """What is known of one host: its recipe or why it has none, and the answer to what runs now.
 
-    ``release`` is the result of ``trtllm.fleet.host_release_info``, also where it failed or was skipped.
+    ``release`` is the result of ``trtllm.fleet.host_release_info``, also where it failed or was skipped. ``revision``
+    has the ``name`` of the weights' revision, and its ``commit`` or the ``reason`` why that is not known.
     """
 
     recipe: Tree | None
     problems: Sequence[str] = ()
     release: Tree | None = None
+    revision: Tree | None = None
 
 
-def look_up(variables: Tree, defaults: Tree, resolver: Callable[[Tree], Tree]) -> Host:
+def revision_hosts(variables: Mapping[str, Tree]) -> list[str]:
+    """Return one host of each set that wants the same revision, a host that answers. A commit needs no query.
+
+    ``variables`` of the hosts, by name, with the result ``__plan_release``.
+    """
+    chosen: dict[tuple[Any, ...], str] = {}
+    for name, values in variables.items():
+        release = values.get("__plan_release") or {"skipped": True}
+        asks = not values.get("bundle_dir") and not COMMIT.fullmatch(_revision(values))
+        if asks and not release.get("skipped") and not release.get("unreachable"):
+            chosen.setdefault(_revision_key(values), name)
+    return list(chosen.values())
+
+
+def resolve_revision(values: Tree, answers: Mapping[tuple[Any, ...], Tree]) -> Tree:
+    """Return the revision of a host's weights; ``answers`` are those of the hub, from ``revision_answers``."""
+    name = _revision(values)
+    if COMMIT.fullmatch(name):
+        return {"name": name, "commit": name}
+    if values.get("bundle_dir"):
+        return {"name": name, "reason": f"the bundle in bundle_dir ({values['bundle_dir']}) has the commit"}
+    answer = answers.get(_revision_key(values), {})
+    if answer.get("commit"):
+        return {"name": name, "commit": answer["commit"]}
+    return {"name": name, "reason": answer.get("msg") or "no host was there to query the hub from"}
+
+
+def revision_answers(variables: Mapping[str, Tree]) -> dict[tuple[Any, ...], Tree]:
+    """Return the hub's answers by what was wanted: results ``__plan_revision`` of ``trtllm.fleet.hub_manifest``."""
+    results = ((_revision_key(values), values.get("__plan_revision") or {}) for values in variables.values())
+    return {key: result for key, result in results if not result.get("skipped") and result}
+
+
+def _revision(values: Tree) -> str:
+    return str(values.get("model_weights_revision") or "main")
+
+
+def _revision_key(values: Tree) -> tuple[Any, ...]:
+    return tuple(values.get(name) for name in REVISION)
+
+
+def look_up(variables: Tree, defaults: Tree, resolver: Callable[[Tree], Tree], revision: Tree | None = None) -> Host:
     """A host as its variables tell, in a fleet with the given ``defaults`` of role serving_recipe.
 
     ``variables`` may have the results ``__plan_gpus`` of ``trtllm.fleet.gpu_info`` and ``__plan_release``.
@@ -78,14 +124,14 @@ def look_up(variables: Tree, defaults: Tree, resolver: Callable[[Tree], Tree]) -
             f"Set {' and '.join(PREFIX + name for name in ASKED)} to plan without asking it."
         )
         return Host(None, [asked, *(problem for problem in error.problems if NO_GPU not in problem)])
-    return Host(recipe, release=variables.get("__plan_release"))
+    return Host(recipe, release=variables.get("__plan_release"), revision=revision)
 
 
 def make_plan(hosts: Mapping[str, Host]) -> dict[str, Any]:
     """The plan of a fleet, hosts by name.
 
-    Returns ``groups`` (``hosts``, ``now``, ``recipe``) and ``without_recipe`` (``hosts``, ``problems``), hosts in
-    natural order and nothing that differs from run to run.
+    Returns ``groups`` (``hosts``, ``now``, ``revision``, ``recipe``) and ``without_recipe`` (``hosts``, ``problems``),
+    hosts in natural order and nothing that differs from run to run.
     """
     groups: dict[str, dict[str, Any]] = {}
     without: dict[str, dict[str, Any]] = {}
@@ -95,9 +141,10 @@ def make_plan(hosts: Mapping[str, Host]) -> dict[str, Any]:
             problems = list(host.problems)
             _group(without, problems, {"hosts": [], "problems": problems})["hosts"].append(name)
             continue
-        group = _group(groups, host.recipe, {"hosts": [], "now": {}, "recipe": host.recipe})
+        new: dict[str, Any] = {"hosts": [], "now": {}, "revision": host.revision, "recipe": host.recipe}
+        group = _group(groups, [host.recipe, host.revision], new)
         group["hosts"].append(name)
-        state, changes = compare(host.release, host.recipe)
+        state, changes = compare(host.release, host.recipe, (host.revision or {}).get("commit"))
         now = {"state": state, "hosts": [], **({"changes": changes} if changes else {})}
         _group(group["now"], [state, changes], now)["hosts"].append(name)
     return {
@@ -120,8 +167,8 @@ def _group(groups: dict[str, dict[str, Any]], key: Any, new: dict[str, Any]) -> 
     return groups.setdefault(json.dumps(key, sort_keys=True), new)
 
 
-def compare(answer: Tree | None, recipe: Tree) -> tuple[str, list[dict[str, Any]]]:
-    """What ``recipe`` means on a host that answered what it runs: a state, and the changes.
+def compare(answer: Tree | None, recipe: Tree, commit: str | None = None) -> tuple[str, list[dict[str, Any]]]:
+    """What ``recipe`` means on a host that answered what it runs: a state, and the changes. ``commit``: of the weights.
 
     A change has ``what``, ``now`` and ``planned``, without the one that is not set.
     """
@@ -137,7 +184,7 @@ def compare(answer: Tree | None, recipe: Tree) -> tuple[str, list[dict[str, Any]
     running = answer["description"] or {}
     if "engine_options" not in running:
         return UNKNOWN_RELEASE, []
-    changes = list(_changes(running, recipe))
+    changes = [*_moves(running, commit), *_changes(running, recipe)]
     troubles = ", ".join(_troubles(answer["verified"], answer["units"]))
     if changes:
         return (f"{WOULD_CHANGE}; now {troubles}" if troubles else WOULD_CHANGE), changes
@@ -160,6 +207,13 @@ def _troubles(verified: str, units: Sequence[Tree]) -> Iterator[str]:
         yield f"{shorten(names)} {'is' if len(names) == 1 else 'are'} {trouble}"
     if not units:
         yield "it has no unit"
+
+
+def _moves(running: Tree, commit: str | None) -> Iterator[dict[str, Any]]:
+    """The change of the weights' commit, where both are known: a snapshot is named after its commit."""
+    now = str(running.get("weights") or "").rpartition("/")[2]
+    if commit and COMMIT.fullmatch(now) and now != commit:
+        yield {"what": "commit", "now": now, "planned": commit}
 
 
 def _changes(running: Tree, planned: Tree) -> Iterator[dict[str, Any]]:
@@ -291,6 +345,8 @@ def _group_lines(group: Tree) -> Iterator[str]:
     gpus = f"{recipe['gpu_count']} x {recipe['gpu_type']} ({recipe['architecture']})"
     yield from _labelled("recipe", [recipe["name"] + _origin(recipe)])
     yield from _labelled("model", [f"{recipe['model']}, {recipe['use_case']}"])
+    if group.get("revision"):
+        yield from _labelled("revision", [_revision_text(group["revision"])])
     if recipe.get("worker"):
         yield from _labelled("worker", [f"{recipe['worker']}, a part of disaggregated serving; site.yml refuses it"])
     yield from _labelled("image", [f"{recipe['image']} (TensorRT-LLM {recipe['release']})"])
@@ -306,6 +362,13 @@ def _group_lines(group: Tree) -> Iterator[str]:
     for label, sentences in (("note", recipe["notes"]), ("warning", recipe["warnings"])):
         for sentence in sentences:
             yield from _labelled(label, [sentence])
+
+
+def _revision_text(revision: Tree) -> str:
+    name, commit = revision["name"], revision.get("commit")
+    if commit:
+        return commit if commit == name else f"{name}, now commit {commit}"
+    return f"{name}, not resolved: {revision['reason']}"
 
 
 def _origin(recipe: Tree) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import textwrap
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import yaml
 from ansible.errors import AnsibleError
 
+from ansible_collections.trtllm.fleet.plugins.filter.plan_revision_hosts import plan_revision_hosts
 from ansible_collections.trtllm.fleet.plugins.filter.serving_plan import serving_plan
 from ansible_collections.trtllm.fleet.plugins.module_utils.plan import (
     Host,
@@ -441,3 +443,95 @@ def test_hosts_without_a_recipe_are_named() -> None:
     assert lines[-3:] == ["1 host without a recipe: a2", "  - one", "  - two"]
     assert failure(make_plan(hosts)) == "1 host without a recipe: a2. The plan says why."
     assert failure(make_plan({"a1": planned()})) == ""
+
+
+COMMIT = "b5c939de8f754692c1647ca79fbf85e8c1e70f8a"
+PLANNED = {"serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8}
+REACHED: dict[str, Any] = {"verified": "", "description": None, "units": [], "unreachable": False}
+
+
+def revision_line(**variables: Any) -> str:
+    lines = serving_plan(["a"], {"a": {**PLANNED, **variables}})["text"].splitlines()
+    place = next(place for place, line in enumerate(lines) if line.startswith("  revision"))
+    rest = itertools.takewhile(lambda line: line.startswith("      "), lines[place + 1 :])
+    return " ".join(line.strip() for line in [lines[place].removeprefix("  revision"), *rest])
+
+
+def test_the_plan_shows_the_commit_of_the_revision() -> None:
+    answer = {"commit": COMMIT, "revision": "main"}
+    assert revision_line(__plan_revision=answer) == f"main, now commit {COMMIT}"
+    plan = serving_plan(["a"], {"a": {**PLANNED, "__plan_revision": answer}})["data"]
+    assert plan["groups"][0]["revision"] == {"name": "main", "commit": COMMIT}
+    assert revision_line(model_weights_revision=COMMIT) == COMMIT
+
+
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({}, "no host was there to query the hub from"),
+        ({"__plan_revision": {"skipped": True}}, "no host was there to query the hub from"),
+        (
+            {"__plan_revision": {"failed": False, "msg": "https://huggingface.co cannot be reached (timed out)."}},
+            "https://huggingface.co cannot be reached (timed out).",
+        ),
+        ({"bundle_dir": "/srv/bundle"}, "the bundle in bundle_dir (/srv/bundle) has the commit"),
+    ],
+    ids=["not_asked", "skipped", "no_network", "bundle"],
+)
+def test_the_plan_says_why_a_revision_is_not_resolved(variables: dict[str, Any], reason: str) -> None:
+    assert revision_line(**variables) == f"main, not resolved: {reason}"
+
+
+def test_one_host_queries_the_hub_for_all_that_want_the_same() -> None:
+    fleet: dict[str, dict[str, Any]] = {
+        "gone": {"__plan_release": {"unreachable": True}},
+        "a": {"__plan_release": REACHED},
+        "b": {"__plan_release": REACHED},
+        "other": {"__plan_release": REACHED, "model_weights_revision": "v2"},
+        "pinned": {"__plan_release": REACHED, "model_weights_revision": COMMIT},
+        "bundle": {"__plan_release": REACHED, "bundle_dir": "/srv/bundle"},
+        "not_asked": {},
+    }
+    assert plan_revision_hosts([*fleet], fleet) == ["a", "other"]
+    variables = {name: {**PLANNED, **values} for name, values in fleet.items()}
+    variables["a"]["__plan_revision"] = {"commit": COMMIT}
+    variables["other"]["__plan_revision"] = {"msg": "no revision v2"}
+    groups = serving_plan([*fleet], variables)["data"]["groups"]
+    known = {host: group["revision"].get("commit") for group in groups for host in group["hosts"]}
+    assert known == {
+        "a": COMMIT,
+        "b": COMMIT,
+        "gone": COMMIT,
+        "not_asked": COMMIT,
+        "pinned": COMMIT,
+        "other": None,
+        "bundle": None,
+    }
+
+
+def test_variables_that_cannot_be_read_hold_up_no_other_host() -> None:
+    class Broken(dict[str, Any]):
+        def get(self, name: str, default: Any = None) -> Any:
+            raise AnsibleError("no such variable")
+
+    fleet = {"a": {"__plan_release": REACHED}, "broken": Broken()}
+    assert plan_revision_hosts([*fleet], fleet) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "commit", "changes"),
+    [
+        (
+            f"/srv/models/openai/gpt-oss-120b/{COMMIT}",
+            "0" * 40,
+            [{"what": "commit", "now": COMMIT, "planned": "0" * 40}],
+        ),
+        (f"/srv/models/openai/gpt-oss-120b/{COMMIT}", COMMIT, []),
+        (f"/srv/models/openai/gpt-oss-120b/{COMMIT}", None, []),
+        ("/mnt/own/weights", COMMIT, []),
+    ],
+    ids=["moved", "same", "not_resolved", "own_weights"],
+)
+def test_a_moved_revision_is_a_change(weights: str, commit: str | None, changes: list[Any]) -> None:
+    running = release({**recipe(), "weights": weights})
+    assert compare(running, recipe(), commit)[1] == changes
