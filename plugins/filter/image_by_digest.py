@@ -11,11 +11,11 @@ version_added: 0.1.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:
-  - The image by its digest, wherever its tag points now. One that was loaded from a file may have no digest, and keeps
-    its tag.
+  - The image by its digest, wherever its tag points now. One that was loaded from a file may have no digest, and is
+    named by its ID in the local store, which no registry knows.
 options:
   _input:
-    description: C(release.json) of the release, which has C(image) and C(digest).
+    description: C(release.json) of the release, which has C(image), C(digest) and, without a digest, C(image_id).
     type: dict
     required: true
 """

@@ -150,9 +150,9 @@ class Staged:
 
 
 def image_by_digest(release: Mapping[str, Any]) -> str:
-    """Return the image of a release by its digest; by its tag where it has no digest."""
+    """Return the image of a release by its digest; by its ID on the host, or else its tag, where it has no digest."""
     image, digest = str(release["image"]), release.get("digest")
-    return f"{TAG.sub('', image, count=1)}@{digest}" if digest else image
+    return f"{TAG.sub('', image, count=1)}@{digest}" if digest else str(release.get("image_id") or image)
 
 
 class HostReleases:

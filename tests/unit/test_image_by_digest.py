@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
 
 from ansible_collections.trtllm.fleet.plugins.filter.image_by_digest import image_by_digest
 
+ROLE = Path(__file__).resolve().parents[2] / "roles/container_image"
 DIGEST = "sha256:" + "ab" * 32
+ID = "sha256:" + "ef" * 32
+
+
+def trust(value: Any) -> Any:
+    return trust_as_template(value) if isinstance(value, str) else value
 
 
 @pytest.mark.parametrize(
@@ -24,6 +36,27 @@ def test_the_digest_takes_the_place_of_the_tag(image: str, named: str) -> None:
     assert image_by_digest({"image": image, "digest": DIGEST}) == f"{named}@{DIGEST}"
 
 
-def test_without_a_digest_it_is_the_tag() -> None:
+def test_without_a_digest_it_is_the_id_or_the_tag() -> None:
     image = "example.com/release:1.2.1"
+    assert image_by_digest({"image": image, "digest": "", "image_id": DIGEST}) == DIGEST
     assert image_by_digest({"image": image, "digest": ""}) == image
+
+
+@pytest.mark.parametrize(
+    ("said", "runs"),
+    [
+        (f"mirror/release@sha256:{'cd' * 32} example.com/release@{DIGEST} {ID}", f"example.com/release@{DIGEST}"),
+        # Loaded from a file, or pulled through a mirror while the registry did not answer.
+        (ID, ID),
+        (f"mirror/release@{DIGEST} {ID}", ID),
+        # Check mode on a host without the image.
+        ("", "example.com/release:1.2.1"),
+    ],
+    ids=["pulled", "loaded", "mirrored", "absent"],
+)
+def test_what_is_there_is_run_by_its_content(said: str, runs: str) -> None:
+    variables: dict[str, Any] = yaml.safe_load((ROLE / "vars/main.yml").read_text())
+    (name,) = (task for task in yaml.safe_load((ROLE / "tasks/join.yml").read_text()) if "set_fact" in str(task))
+    variables |= {"container_image_name": "example.com/release:1.2.1", "__container_image_inspect": {"stdout": said}}
+    templar = Templar(loader=DataLoader(), variables={key: trust(value) for key, value in variables.items()})
+    assert templar.template(trust(name["ansible.builtin.set_fact"]["container_image_result"])) == runs

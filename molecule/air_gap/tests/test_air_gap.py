@@ -27,3 +27,10 @@ def test_every_byte_of_the_weights_is_as_the_hub_had_it(host):
 
 def test_nothing_is_shared_any_more(host):
     assert ":688" not in host.check_output("ss --listening --numeric --tcp --udp")
+
+
+def test_the_unit_names_the_image_by_its_content(host):
+    # Loaded from a file, it has no digest of a registry; its tag is whatever a later file says.
+    container = json.loads(host.check_output("docker inspect trtllm-serve-0"))[0]
+    assert "sha256:" in container["Config"]["Image"]
+    assert container["Config"]["Image"] in host.file("/etc/systemd/system/trtllm-serve-0.service").content_string
