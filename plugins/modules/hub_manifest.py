@@ -12,7 +12,7 @@ version_added: 0.1.0
 description:
   - Resolves a revision of a model repository to its commit and lists its files with their sizes and checksums,
     from any hub that speaks the API of the Hugging Face Hub.
-  - Goes through a proxy where the environment names one.
+  - Goes through O(proxy), or where that is empty through the proxy that the environment names.
   - Downloads no model file. What cannot be downloaded fails here in seconds, with the role variable to change.
 attributes:
   check_mode:
@@ -38,10 +38,10 @@ options:
     type: str
     default: main
   exclude:
-    description: Globs of files to leave out, as C(hf download --exclude) takes them.
+    description: Globs of files to leave out, as C(hf download --exclude) takes them. By default code, too.
     type: list
     elements: str
-    default: ["original/*", "metal/*"]
+    default: ["original/*", "metal/*", "*.py"]
   known:
     description:
       - A snapshot directory, as M(trtllm.fleet.model_snapshot) makes it. Where O(revision) is a commit, which never
@@ -53,6 +53,14 @@ options:
     default: ""
   ca_file:
     description: CA bundle for a hub behind a private CA. Empty means the one of the system.
+    type: str
+    default: ""
+  proxy:
+    description: HTTP proxy as a URL. A password in it is on no command line and in no output.
+    type: str
+    default: ""
+  no_proxy:
+    description: Hosts and domains that are reached without O(proxy), separated by commas.
     type: str
     default: ""
   timeout:
@@ -82,8 +90,7 @@ EXAMPLES = r"""
     hub_url: https://hub.example.com
     repository: example/gated-model
     token: "{{ model_weights_token }}"
-  environment:
-    https_proxy: http://proxy.example.com:3128
+    proxy: http://proxy.example.com:3128
 """
 
 RETURN = r"""
@@ -126,11 +133,13 @@ total_bytes:
   sample: 65276852092
 """
 
+import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.hub import Hub, HubError, fetch_manifest
+from ansible_collections.trtllm.fleet.plugins.module_utils.proxy import proxy_environment, url_secrets
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import (
     COMMIT,
     Manifest,
@@ -155,10 +164,12 @@ def main() -> None:
             "hub_url": {"type": "str", "default": "https://huggingface.co"},
             "repository": {"type": "str", "required": True},
             "revision": {"type": "str", "default": "main"},
-            "exclude": {"type": "list", "elements": "str", "default": ["original/*", "metal/*"]},
+            "exclude": {"type": "list", "elements": "str", "default": ["original/*", "metal/*", "*.py"]},
             "known": {"type": "path"},
             "token": {"type": "str", "default": "", "no_log": True},
             "ca_file": {"type": "str", "default": ""},
+            "proxy": {"type": "str", "default": "", "no_log": True},
+            "no_proxy": {"type": "str", "default": ""},
             "timeout": {"type": "int", "default": 10},
             "retries": {"type": "int", "default": 5},
             "deadline": {"type": "int", "default": 120},
@@ -166,6 +177,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
+    module.no_log_values.update(url_secrets(given["proxy"]))
+    os.environ.update(proxy_environment(given["proxy"], given["no_proxy"]))
     try:
         patience = {option: given[option] for option in ("timeout", "retries", "deadline")}
         hub = Hub(given["hub_url"], given["token"], given["ca_file"], **patience)

@@ -216,7 +216,7 @@ def test_a_killed_host_goes_on_by_itself(hub: Hub, branch: Branch) -> None:
     assert play(*ALONE).status == 0
     assert hub.fetched() == {}
     assert "enabled" not in FIRST.shell("systemctl is-enabled trtllm-weights", check=False)
-    assert "hub_token" not in FIRST.shell("ls /etc/trtllm-fleet")
+    assert "hub-token" not in FIRST.shell("ls /run")
     assert changes(play(*ALONE)) == {"0"}
 
 

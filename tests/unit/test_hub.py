@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.hub import (
@@ -28,6 +29,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
 from ansible_collections.trtllm.fleet.plugins.modules import hub_manifest
 from lab.origin.hub import build_repositories, server
 
+ROOT = Path(__file__).resolve().parents[2]
 REPOSITORY = "openai/gpt-oss-120b"
 COMMIT = "b5c939de8f754692c1647ca79fbf85e8c1e70f8a"
 INFO = f"/api/models/{REPOSITORY}/revision/main"
@@ -492,6 +494,18 @@ def test_module_lists_a_revision_without_what_is_excluded(lab_hub: server.HubSer
     assert 0 < result["total_bytes"] == sum(file["size"] for file in result["files"])
     assert {"config.json", "model-00000-of-00001.safetensors"} < {file["path"] for file in result["files"]}
     assert not [file for file in result["files"] if file["path"].startswith(("original/", "metal/"))]
+
+
+def test_module_leaves_out_code_unless_it_is_asked_for(script: Script, run: Run) -> None:
+    script.on(INFO, {"sha": COMMIT, "gated": False})
+    paths = ["config.json", "modeling_gpt_oss.py", "custom/generate.py"]
+    script.on(TREE, [file_entry(path, 2) for path in paths])
+    options = {"hub_url": script.url, "repository": REPOSITORY}
+    assert [file["path"] for file in run(**options)["files"]] == ["config.json"]
+    defaults = yaml.safe_load((ROOT / "roles/model_weights/defaults/main.yml").read_text())
+    result = run(**options, exclude=defaults["model_weights_exclude"])
+    assert [file["path"] for file in result["files"]] == ["config.json"]
+    assert len(run(**options, exclude=[])["files"]) == 3
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,14 @@ def test_entry_points_have_tasks_and_everything_is_described(role: Path) -> None
             assert option.get("description"), f"{name} has no description"
 
 
+def test_no_task_has_an_environment_but_where_nothing_in_it_is_secret() -> None:
+    # Ansible writes it on the command line of the host, and into verbose output.
+    tasks = [*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("playbooks/*.yml")]
+    found = {str(path.relative_to(ROOT)) for path in tasks if re.search(r"^ *environment:", path.read_text(), re.M)}
+    # Where apt's configuration is, and the names of packages.
+    assert found == {"roles/apt_packages/tasks/main.yml"}
+
+
 def test_generated_documents_are_up_to_date() -> None:
     generated = docs.generated()
     stale = [str(path) for path, text in generated.items() if not path.exists() or path.read_text() != text]

@@ -102,7 +102,7 @@ def test_model_and_completion(ask):
 def test_secrets_are_root_only_and_there_while_they_are_needed(host):
     login = host.file("/etc/trtllm-fleet/docker/config.json")
     assert (login.user, login.mode) == ("root", 0o600)
-    assert not host.file("/etc/trtllm-fleet/hub_token").exists
+    assert not host.file("/run/trtllm-fleet-hub-token").exists
 
 
 def test_apt_works_although_somebody_else_had_named_the_repository(host):
