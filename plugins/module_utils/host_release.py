@@ -420,10 +420,14 @@ class HostReleases:
         return True, old
 
     def images(self) -> list[tuple[str, str | None]]:
-        """Return image and digest of each release that is or was verified here, or is on the host."""
+        """Return tag and digest, or ID, of the image of each release that is or was verified here, or is on the host.
+
+        Each is a name that Docker takes.
+        """
         releases = [self.described(name) or {} for name in _names(self._releases)]
-        found = [(each.get("image"), each.get("digest")) for each in [*self.history(), *releases]]
-        return list(dict.fromkeys((image, digest) for image, digest in found if image))
+        found = [each for each in [*self.history(), *releases] if each.get("image")]
+        exact = [image_by_digest(each) if each.get("digest") or each.get("image_id") else None for each in found]
+        return list(dict.fromkeys((str(each["image"]), name) for each, name in zip(found, exact)))
 
     def remove_images(self, images: Iterable[tuple[str, str | None]]) -> tuple[list[str], list[str]]:
         """Remove those images that no kept release names; return their names, and why others stay.
@@ -435,11 +439,11 @@ class HostReleases:
         files = [*self._root.glob("releases/*/*"), *self._root.glob("dynamo/*/releases/*/*")]
         kept = "\n".join(path.read_text(errors="replace") for path in files if path.is_file())
         removed, left = [], []
-        for image, digest in images:
+        for image, exact in images:
             if image not in noted:
                 continue
             tags = [] if image in kept else [image]
-            digests = [image_by_digest({"image": image, "digest": digest})] if digest and digest not in kept else []
+            digests = [exact] if exact and exact.rpartition("@")[2] not in kept else []
             # The last tag of an image takes its digest along.
             for name in [*tags, *digests]:
                 if self._docker("inspect", "--format", "{{.Id}}", name).rc != 0:

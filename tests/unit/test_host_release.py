@@ -41,6 +41,10 @@ class Docker:
     def pull(self, image: str, digest: str) -> None:
         self.images[image] = self.images[f"{image.rpartition(':')[0]}@{digest}"] = digest
 
+    def load(self, image: str, image_id: str) -> None:
+        """Load a file: no digest of a registry. Its ID is a name, too; that of an image whose tag moved is the last."""
+        self.images[image] = self.images[image_id] = image_id
+
     def __call__(self, verb: str, name: str) -> CommandResult:
         if name not in self.images:
             return CommandResult(1, "", f"Error response from daemon: No such image: {name}")
@@ -548,6 +552,17 @@ def test_of_a_tag_that_has_moved_only_the_digest_goes(host: Host) -> None:
         answer = verify(host, {**of_image("1.0", f"sha256:1{number}"), "engine.yaml": f"{number}"})
     assert answer["images_removed"] == [f"{REPOSITORY}@sha256:10"]
     assert set(host.systemctl.docker.images.values()) == {"sha256:11", "sha256:12"}
+
+
+def test_a_loaded_image_whose_tag_has_moved_goes_by_its_id(host: Host) -> None:
+    image = f"{REPOSITORY}:1.0"
+    host.noted.write_text(f"{image}\n")
+    for number in range(3):
+        host.systemctl.docker.load(image, f"sha256:{number}0")
+        described = {"image": image, "digest": None, "image_id": f"sha256:{number}0"}
+        answer = verify(host, {**ONE, "release.json": json.dumps(described), "engine.yaml": f"{number}"})
+    assert answer["images_removed"] == ["sha256:00"]
+    assert set(host.systemctl.docker.images.values()) == {"sha256:10", "sha256:20"}
 
 
 def test_an_image_that_a_container_uses_stays_with_a_warning(host: Host) -> None:
