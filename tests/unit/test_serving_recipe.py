@@ -72,6 +72,7 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
         "instances": [{"name": "serve-0", "gpus": [0, 1, 2, 3, 4, 5, 6, 7], "port": 8000, "numa_node": None}],
         # examples/configs/curated/gpt-oss-120b-latency.yaml, with the KV cache of examples/configs/database.
         "engine_options": {
+            "enable_iter_perf_stats": True,
             "max_batch_size": 64,
             "max_num_tokens": 16384,
             "kv_cache_config": {"dtype": "fp8", "free_gpu_memory_fraction": 0.85},

@@ -148,6 +148,7 @@ def elsewhere(config: str, port: int, metrics_port: int) -> str:
             r"^peers .*\n(  .*\n)+": "",
             r" peers \w+ store ": " store ",
             r"^  server-state-file .*\n": "",
+            r"/run/trtllm-gateway/progress.sock": f"/run/bench-progress-{port}.sock",
             r"^  bind \S+ ssl": f"  bind :{port} ssl",
             r"^  bind 127\.0\.0\.1:\d+$": f"  bind 127.0.0.1:{metrics_port}",
         },

@@ -1,0 +1,180 @@
+-- Copyright (c) 2026, trtllm.fleet contributors
+-- GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+-- SPDX-License-Identifier: GPL-3.0-or-later
+--
+-- Tell an instance that is busy from one that hangs. Runs in the gateway's HAProxy, 2.4 and later.
+--
+-- TensorRT-LLM admits requests in turn. A completion as a health check waits behind the users of a busy instance, so its
+-- silence proves nothing. Progress does: bytes of answers, an answer to a completion of our own, or iterations that the
+-- engine counted. The last step of each health check requests the service below, which answers 503 while an instance has
+-- work and makes no progress.
+
+local BACKEND = os.getenv("GATEWAY_BACKEND")
+-- A completion of one token.
+local REQUEST = os.getenv("GATEWAY_REQUEST")
+-- Seconds.
+local TIMEOUT = tonumber(os.getenv("GATEWAY_PROGRESS_TIMEOUT"))
+local INTERVAL = tonumber(os.getenv("GATEWAY_CHECK_INTERVAL"))
+local ROUND = 1
+local AGAIN = 1 -- after a completion that failed
+local DOWN_INTERVAL = 2
+local DOWN_TIMEOUT = 30 -- of a completion, while the instance gets no request
+local DOUBT = TIMEOUT / 2 -- without progress, until the engine's own count is read
+local POLL = 5
+-- How long the first check of an instance waits for the first answer.
+local FIRST = tonumber(os.getenv("GATEWAY_CHECK_TIMEOUT")) - 1
+local FAILURES = 2
+-- What an answer has before its first token: a hung engine may still send the headers of a stream, or an error.
+local HEADERS = 400
+local ERROR = 2048
+
+local instances = {}
+local stalled = 0
+
+-- Return the first line of an answer, or the whole, and whether a connection came about.
+local function request(address, timeout, pattern, method, path, body)
+  local host, port = address:match("^%[?(.-)%]?:(%d+)$")
+  local socket = core.tcp()
+  socket:settimeout(timeout)
+  if not host or not socket:connect(host, tonumber(port)) then
+    socket:close()
+    return nil, false
+  end
+  socket:send(
+    method .. " " .. path .. " HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\nContent-Type: application/json\r\n"
+      .. "Content-Length: " .. #body .. "\r\n\r\n" .. body
+  )
+  local answer = socket:receive(pattern)
+  socket:close()
+  return answer, true
+end
+
+local function moved(instance)
+  if instance.stalled then
+    instance.stalled = false
+    stalled = stalled - 1
+  end
+  instance.since = core.now().sec
+  instance.mark = instance.payload
+  instance.answered = true
+  instance.owed = false
+end
+
+-- Request a completion of one token. Without an answer in time it has shown nothing, and is still owed.
+local function probe(instance)
+  local began, timeout = core.now().sec, instance.down and DOWN_TIMEOUT or TIMEOUT
+  instance.probing = true
+  core.register_task(function()
+    local answer, connected = request(instance.address, timeout, "*l", "POST", "/v1/chat/completions", REQUEST)
+    local now, status = core.now().sec, answer and answer:match("^HTTP/%S+ (%d+)")
+    instance.probing = false
+    instance.next = now + (instance.down and DOWN_INTERVAL or INTERVAL)
+    if status == "200" then
+      instance.failures = 0
+      moved(instance)
+    elseif connected and now - began < timeout - 1 then
+      instance.failures = instance.failures + 1
+      instance.failure = "a completion: " .. (status and "HTTP " .. status or "the connection was closed")
+      instance.next = now + AGAIN
+    elseif connected then
+      instance.owed = true
+    end
+  end)
+end
+
+-- Read the number of the last iteration. The engine forgets iterations that were read, so only a second one is progress.
+local function poll(instance)
+  instance.polled = core.now().sec
+  core.register_task(function()
+    local body = request(instance.address, POLL, "*a", "GET", "/metrics", "")
+    local iteration = body and body:match('^.*"iter"%s*:%s*(%d+)')
+    if iteration and instance.iteration and iteration ~= instance.iteration then
+      moved(instance)
+    end
+    instance.iteration = iteration or instance.iteration
+  end)
+end
+
+local function inspect(name, server, limit)
+  local row, now = server:get_stats(), core.now().sec
+  local answers = row.hrsp_1xx + row.hrsp_2xx + row.hrsp_3xx
+  local payload = row.bout - HEADERS * answers - ERROR * (row.hrsp_4xx + row.hrsp_5xx + row.hrsp_other)
+  local instance = instances[name]
+  if not instance then
+    instance = { since = now, mark = payload, next = now, polled = now, failures = 0, failure = "" }
+    instances[name] = instance
+  end
+  if row.bout < (instance.bytes or 0) then -- "clear counters" by hand
+    instance.mark = payload
+  end
+  instance.payload, instance.bytes = payload, row.bout
+  instance.address, instance.in_flight = server:get_addr(), row.scur
+  local down = row.status:sub(1, 4) == "DOWN"
+  if down and not instance.down then
+    instance.answered = false
+  end
+  instance.down = down
+  if payload > instance.mark then
+    moved(instance)
+  elseif row.scur == 0 and not (instance.probing or instance.owed or instance.stalled) then
+    instance.since = now
+  end
+  local silent = now - instance.since
+  if silent >= TIMEOUT and not instance.stalled and stalled < limit then
+    instance.stalled = true
+    stalled = stalled + 1
+  end
+  local doubt = silent >= DOUBT or (down and row.scur > 0)
+  if not doubt then
+    instance.iteration = nil
+  elseif now - instance.polled >= POLL then
+    poll(instance)
+  end
+  if not instance.probing and now >= instance.next and (row.scur == 0 or doubt or down or instance.failures > 0) then
+    probe(instance)
+  end
+end
+
+-- Return why an instance gets no request, or nothing.
+local function reason(instance)
+  if instance.stalled then
+    local seconds = core.now().sec - instance.since
+    return "no progress for " .. seconds .. " s with " .. instance.in_flight .. " in flight"
+  end
+  if instance.failures >= FAILURES then
+    return instance.failure
+  end
+  if instance.down and not instance.answered then
+    return "nothing answered yet"
+  end
+end
+
+core.register_task(function()
+  while tostring(core.get_info()["Stopping"]) ~= "1" do -- after a reload the new process does this
+    local servers, count = core.backends[BACKEND].servers, 0
+    for _ in pairs(servers) do
+      count = count + 1
+    end
+    local done = 0
+    for name, server in pairs(servers) do
+      inspect(name, server, count // 2)
+      done = done + 1
+      if done % 20 == 0 then
+        core.yield()
+      end
+    end
+    core.msleep(1000 * ROUND)
+  end
+end)
+
+core.register_service("progress", "http", function(applet)
+  local name, tries = applet.path:sub(2), FIRST * 10
+  while tries > 0 and not (instances[name] and (instances[name].answered or reason(instances[name]))) do
+    core.msleep(100)
+    tries = tries - 1
+  end
+  local words = instances[name] and reason(instances[name])
+  applet:set_status(words and 503 or 200, words or "OK")
+  applet:add_header("content-length", "0")
+  applet:start_response()
+end)
