@@ -71,6 +71,10 @@ faults-rollout: $(venv) ## Every fault at every moment of a rollout, into docs/r
 load-rollout: $(venv) ## Image, recipe, model and Docker of six hosts changed under 10,000 requests, into docs/rollout-load.md (40 minutes)
 	ROLLOUT_DOCUMENTS=docs pytest -vv --capture=no tests/integration/test_27_rollout_load.py
 
+.PHONY: load-busy
+load-busy: $(venv) ## Two instances under twice the load that they take, then one that hangs, into docs/gateway-load.md (MINUTES=30)
+	BUSY_LOAD_MINUTES=$(or $(MINUTES),30) ROLLOUT_DOCUMENTS=docs pytest -vv --capture=no tests/integration/test_33_busy_load.py
+
 .PHONY: bench-recipes
 bench-recipes: $(venv) ## CPU time of the controller for the recipes of a fleet (HOSTS=1000)
 	PYTHONPATH=collections python -m tools.bench recipes --hosts $(or $(HOSTS),1000)
