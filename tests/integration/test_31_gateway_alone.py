@@ -55,11 +55,19 @@ def register(fleet: Fleet, **options: Any) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_tokens_arrive_one_by_one(fleet: Fleet, gateway: str, version: str) -> None:
     """Without option http-no-delay the first takes 200 ms more, and five arrive at a time."""
-    url = f"https://{fleet.address(gateway)}/v1/chat/completions"
-    found = figures([token_times(url, version, {**CHAT, "max_tokens": TOKENS}, HEADERS) for _turn in range(3)])
-    assert found["first_token_ms_p50"] < 100
-    assert 40 < found["gap_ms_p50"] < 60
-    assert found["gap_ms_p95"] < 100
+    address, body = fleet.address(gateway), {**CHAT, "max_tokens": TOKENS}
+    # In turns, as other tests may keep the machine busy.
+    streams = [
+        (
+            token_times(f"http://{address}:{PORT}/v1/chat/completions", "http1", body, HEADERS),
+            token_times(f"https://{address}/v1/chat/completions", version, body, HEADERS),
+        )
+        for _turn in range(3)
+    ]
+    direct, through = (figures(ways) for ways in zip(*streams, strict=True))
+    assert through["first_token_ms_p50"] < direct["first_token_ms_p50"] + 100
+    assert through["gap_ms_p50"] > 1000 * TOKEN_SECONDS / 2
+    assert through["gap_ms_p95"] < direct["gap_ms_p95"] + 100
 
 
 def test_long_requests_without_a_key_leave_the_log_readable(fleet: Fleet, gateway: str) -> None:
