@@ -350,7 +350,7 @@ def counter(tokenizer: str) -> Callable[[str], int]:
 async def run(settings: Settings, fault: Callable[[], str]) -> None:
     """Serve until the process ends."""
     proxy = Proxy(settings, counter(settings.tokenizer))
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", settings.port, limit=2**20)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", settings.port, limit=2**20, backlog=4096)
     gpus = [path.name for path in Path("/dev").glob("nvidia[0-9]*")]
     async with server:
         await asyncio.gather(proxy.heed(fault), proxy.show_work(ACTIVITY, gpus))
