@@ -19,11 +19,15 @@ from typing import Any, Union
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.checks import Check, failures, summarise
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner
-from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import KERNEL_MODULE, PCI_DEVICES, read_gpus
+from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import KERNEL_MODULE, MELLANOX, PCI_DEVICES, read_gpus
+from ansible_collections.trtllm.fleet.plugins.module_utils.packages import PackagesError
 from ansible_collections.trtllm.fleet.plugins.module_utils.registry import Registry, RegistryError, split_image
 
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 Find = Callable[[str], Union[str, None]]
+# The versions of packages by name, newest first, in the repository with a URL and in the host's own sources.
+# Raises PackagesError and OSError.
+Archive = Callable[[str, Sequence[str]], Mapping[str, Sequence[str]]]
 
 COMMAND_SECONDS = 20
 GIB = 2**30
@@ -79,6 +83,8 @@ class Wanted:
     driver_floor: str | None = None
     driver_version: str | None = None
     driver_platforms: Mapping[str, Mapping[str, Any]] | None = None
+    driver_repository_url: str | None = None
+    driver_fabric_manager: str = "auto"
     driver_replace: bool = False
     reboot_allowed: bool = False
     disks: Sequence[Mapping[str, Any]] = ()
@@ -142,6 +148,13 @@ def driver_to_install(facts: Facts, wanted: Wanted) -> str | None:
     platform, architecture = cuda_directory(facts)
     defaults = (wanted.driver_platforms or {}).get(platform, {}).get("versions", {})
     return wanted.driver_version or defaults.get(architecture)
+
+
+def package_names(rows: Sequence[Mapping[str, Any]], version: str) -> list[str]:
+    """Return the names of a version's packages: those of the first row whose ``until`` is not an older branch."""
+    branch = version.split(".")[0]
+    row = next(row for row in rows if int(branch) <= int(row.get("until", branch)))
+    return [name.replace("{branch}", branch) for name in row["names"]]
 
 
 def _check(check_id: str, passed: bool, observed: str, expected: str, hint: str = "") -> Check:
@@ -289,7 +302,9 @@ def _nouveau(gpu: Mapping[str, Any], root: Path) -> bool:
     return any(link.is_symlink() and os.path.basename(os.readlink(link)) == "nouveau" for link in links)
 
 
-def check_driver(gpu: Mapping[str, Any], wanted: Wanted, root: Path, runner: Runner, find: Find) -> Iterator[Check]:
+def check_driver(
+    gpu: Mapping[str, Any], wanted: Wanted, facts: Facts, root: Path, runner: Runner, find: Find, archive: Archive
+) -> Iterator[Check]:
     """Whether the driver, the one here or the one to be installed, is new enough, and can be installed."""
     driver = gpu["driver"]
     state, version = driver["state"], driver["version"] or ""
@@ -317,6 +332,7 @@ def check_driver(gpu: Mapping[str, Any], wanted: Wanted, root: Path, runner: Run
         yield _check("driver", version_key(version) >= version_key(floor), found, expected, hint)
     if installing:
         yield from _check_installable(gpu, wanted, root, runner, find)
+        yield from _check_packages(gpu, wanted, facts, archive)
 
 
 def _check_installable(
@@ -361,6 +377,40 @@ def _check_installable(
         "consent to it",
         "Set nvidia_driver_reboot_allowed to true, or reboot it yourself after the driver is installed",
     )
+
+
+def _check_packages(gpu: Mapping[str, Any], wanted: Wanted, facts: Facts, archive: Archive) -> Iterator[Check]:
+    """Whether the driver's repository has all packages of the version, with what NVSwitches need."""
+    directory = cuda_directory(facts)
+    rows = (wanted.driver_platforms or {}).get(directory[0], {}).get("packages", [])
+    version = wanted.driver_version or ""
+    if not rows or not wanted.driver_repository_url:
+        return
+    url = wanted.driver_repository_url.replace("{platform}", directory[0]).replace("{architecture}", directory[1])
+    switches = gpu["nvswitches"] if wanted.driver_fabric_manager != "never" else []
+    more = ["nvidia-fabricmanager"] if switches or wanted.driver_fabric_manager == "always" else []
+    # They have versions of their own.
+    floating = ["nvlsm"] if any(switch["vendor_id"] == MELLANOX for switch in switches) else []
+    names = package_names(rows, version) + more
+    # The names of newer branches, too, to tell which versions there are.
+    schemes = [names, *(list(row["names"]) + more for row in rows if "until" not in row)]
+    expected = f"{version} of {', '.join(names)}{''.join(f'; {name}' for name in floating)}"
+    try:
+        found = archive(url, sorted({name for scheme in schemes for name in scheme} | set(floating)))
+    except (PackagesError, OSError) as error:
+        hint = f"Make {url} reachable for apt on the host, or set nvidia_driver_repository_url to a mirror"
+        yield Check("driver_packages", "unknown", f"no package lists: {error}", expected, hint)
+        return
+    there = {name: {entry.rpartition("-")[0] for entry in versions} for name, versions in found.items()}
+    missing = [f"{name} {version}" for name in names if version not in there[name]]
+    missing += [name for name in floating if not there[name]]
+    complete = {entry for scheme in schemes for entry in set.intersection(*(there[name] for name in scheme))}
+    known = ", ".join(sorted(complete, key=version_key)) or "no complete driver"
+    observed = f"no {', '.join(missing)} in {url}, which has {known}" if missing else version
+    hint = (
+        "Set nvidia_driver_version to one that is there, or nvidia_driver_repository_url to a repository with all of it"
+    )
+    yield _check("driver_packages", not missing, observed, expected, hint)
 
 
 def _secure_boot(variable: Path) -> bool:
@@ -515,7 +565,7 @@ def timed(checks: Iterable[Check]) -> Iterator[Check]:
 
 
 def examine(
-    wanted: Wanted, runner: Runner, find: Find, uname: os.uname_result, root: Path = Path("/")
+    wanted: Wanted, runner: Runner, find: Find, archive: Archive, uname: os.uname_result, root: Path = Path("/")
 ) -> dict[str, Any]:
     """Look at everything; the result of M(trtllm.fleet.host_check). Raises ValueError for a bad ``address``."""
     facts = read_facts(root, uname)
@@ -531,7 +581,7 @@ def examine(
         )
         if wanted.gpu_count or wanted.gpus:
             yield from check_gpus(gpu, wanted, root, runner, find)
-            yield from check_driver(gpu, wanted, root, runner, find)
+            yield from check_driver(gpu, wanted, facts, root, runner, find, archive)
         yield from check_docker(root)
         docker = find("docker") if wanted.images else None
         size, unknown = images_to_come(wanted, facts.architecture, runner, docker)

@@ -43,11 +43,14 @@ class PackagesError(Exception):
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository of a vendor; ``key`` is its public key, ASCII-armoured, no ``components`` mean a flat repository."""
+    """A repository of a vendor; ``key`` is its public key, ASCII-armoured, no ``components`` mean a flat repository.
+
+    Without a key its index is read unverified, which is for questions only: nothing may be installed from it.
+    """
 
     name: str
     url: str
-    key: str
+    key: str | None
     suite: str = "/"
     components: Sequence[str] = ()
 
@@ -92,11 +95,14 @@ class Apt:
         for path in sources(ETC, [repository.url for repository in repositories], self.architecture()):
             shutil.copy(path, root / "sources")
         for repository in repositories:
-            key = root / "keys" / f"{repository.name}.asc"
-            key.write_text(repository.key, encoding="utf-8")
+            option = "trusted=yes"
+            if repository.key is not None:
+                key = root / "keys" / f"{repository.name}.asc"
+                key.write_text(repository.key, encoding="utf-8")
+                option = f"signed-by={key}"
             where = " ".join([repository.url, repository.suite, *repository.components])
             source = root / "sources" / f"{repository.name}.trtllm-fleet.list"
-            source.write_text(f"deb [signed-by={key}] {where}\n", encoding="utf-8")
+            source.write_text(f"deb [{option}] {where}\n", encoding="utf-8")
         dump = self.run("apt-config", "dump").splitlines()
         settings = [line for line in dump if ACCESS.match(line)]
         settings += [f'{name} "{value}";' for name, value in self.settings().items()]
@@ -149,6 +155,15 @@ class Apt:
             return False
         return bool(fnmatch.filter(VERSION.findall(entries), version or "*"))
 
+    def versions(self, names: Sequence[str]) -> dict[str, list[str]]:
+        """Return the versions of each package that the repositories have, newest first."""
+        found: dict[str, list[str]] = {name: [] for name in names}
+        for line in self.run("apt-cache", "madison", *names).splitlines():
+            name, version = (field.strip() for field in line.split("|")[:2])
+            if version not in found.setdefault(name, []):
+                found[name].append(version)
+        return found
+
     def closure(self, names: Sequence[str]) -> list[Package]:
         """The packages, as ``name`` or ``name=version``, and all that they need on a machine that has nothing."""
         listed = self.run("apt-get", "install", "--print-uris", "--yes", *names)
@@ -172,6 +187,16 @@ class Apt:
         """Have apt fetch into a directory what is not there."""
         (directory / "partial").mkdir(parents=True, exist_ok=True)
         self.run("apt-get", "install", "--download-only", "--yes", "-o", f"Dir::Cache::Archives={directory}/", *names)
+
+
+def available_versions(repository: Repository, names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the versions of packages, newest first, in a repository and in this machine's own sources.
+
+    apt reads the indices as it would for an installation, through the machine's proxies, into a directory of its own.
+    Raises PackagesError and OSError.
+    """
+    with tempfile.TemporaryDirectory() as root:
+        return Apt(Path(root), [repository], "").versions(names)
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,22 @@ options:
     description:
       - Defaults of O(driver_version), by name of the host's directory in NVIDIA's CUDA repository, such as C(debian13).
       - Each is a dictionary whose C(versions) has the version for C(x86_64) and C(sbsa).
+      - Its C(packages) lists dictionaries of C(names), in which C({branch}) stands for the driver's branch, and C(until), the
+        last branch that has them.
     type: dict
+  driver_repository_url:
+    description:
+      - Repository that the driver is going to be installed from. C({platform}) and C({architecture}) stand for the host's
+        directory in NVIDIA's CUDA repository.
+      - Where a driver is going to be installed, apt looks whether it has all packages of that version. apt uses the host's
+        proxies and sources, and reads package lists into a temporary directory.
+      - Leave it out where the packages come from elsewhere.
+    type: str
+  driver_fabric_manager:
+    description: Whether a fabric manager is going to be installed; V(auto) where there are NVSwitches.
+    type: str
+    choices: [auto, always, never]
+    default: auto
   driver_replace:
     description:
       - Whether a working driver of another version is going to be replaced by O(driver_version).
@@ -287,11 +302,13 @@ gpu:
 """
 
 import os
+from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
 from ansible_collections.trtllm.fleet.plugins.module_utils.host import Wanted, examine
+from ansible_collections.trtllm.fleet.plugins.module_utils.packages import Repository, available_versions
 
 DISK = {
     "path": {"type": "path", "required": True},
@@ -310,6 +327,11 @@ PORT = {
 }
 
 
+def archive(url: str, names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the versions of packages that apt finds in a repository and in the host's own sources."""
+    return available_versions(Repository("nvidia-cuda", url, None), names)
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -323,6 +345,8 @@ def main() -> None:
             "driver_floor": {"type": "str"},
             "driver_version": {"type": "str"},
             "driver_platforms": {"type": "dict"},
+            "driver_repository_url": {"type": "str"},
+            "driver_fabric_manager": {"type": "str", "choices": ["auto", "always", "never"], "default": "auto"},
             "driver_replace": {"type": "bool", "default": False},
             "reboot_allowed": {"type": "bool", "default": False},
             "disks": {"type": "list", "elements": "dict", "options": DISK, "default": []},
@@ -335,7 +359,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
-        result = examine(Wanted(**module.params), run, module.get_bin_path, os.uname())
+        result = examine(Wanted(**module.params), run, module.get_bin_path, archive, os.uname())
     except ValueError as error:
         module.fail_json(msg=f"ports: {error}")
     for warning in result.pop("warnings"):

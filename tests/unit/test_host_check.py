@@ -16,6 +16,7 @@ from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils import host
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
+from ansible_collections.trtllm.fleet.plugins.module_utils.packages import PackagesError
 from ansible_collections.trtllm.fleet.plugins.module_utils.registry import RegistryError
 from ansible_collections.trtllm.fleet.plugins.modules import host_check
 
@@ -38,6 +39,8 @@ class FakeHost:
         self.root = root
         self.smi: CommandResult | None = CommandResult(0, CAPTURE)
         self.commands: dict[str, CommandResult] = {}
+        self.packages: dict[str, list[str]] | PackagesError = {}
+        self.asked: list[str] = []
         self.write("etc/os-release", 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
         self.write("etc/debian_version", "12.11\n")
         self.write("proc/sys/kernel/random/boot_id", "5cdb0387\n")
@@ -77,8 +80,14 @@ class FakeHost:
         self.write(f"proc/{pid}/cgroup", f"0::{control_group}\n")
         self.link(f"proc/{pid}/fd/3", f"socket:[{pid * 10}]")
 
+    def archive(self, url: str, names: Sequence[str]) -> dict[str, list[str]]:
+        self.asked.append(url)
+        if isinstance(self.packages, PackagesError):
+            raise self.packages
+        return {name: self.packages.get(name, []) for name in names}
+
     def examine(self, **wanted: Any) -> dict[str, Any]:
-        return host.examine(host.Wanted(**wanted), self.run, self.find, UNAME, self.root)
+        return host.examine(host.Wanted(**wanted), self.run, self.find, self.archive, UNAME, self.root)
 
     def statuses(self, **wanted: Any) -> dict[str, str]:
         return {check["id"]: check["status"] for check in self.examine(**wanted)["checks"]}
@@ -661,10 +670,21 @@ def test_module(capsys: pytest.CaptureFixture[str], address: str, key: str, valu
     assert result[key] == value if isinstance(value, bool) else result[key].startswith(value)
 
 
-PLATFORMS = {
-    "debian12": {"versions": {"x86_64": "580.159.04", "sbsa": "580.159.04"}},
+PLATFORMS: dict[str, dict[str, Any]] = {
+    "debian12": {
+        "versions": {"x86_64": "580.159.04", "sbsa": "580.159.04"},
+        "packages": [{"names": ["nvidia-kernel-open-dkms", "nvidia-driver-cuda"]}],
+    },
     "debian13": {"versions": {"x86_64": "590.48.01", "sbsa": "595.71.05"}},
-    "ubuntu2404": {"versions": {"x86_64": "580.159.04"}},
+    "ubuntu2404": {
+        "versions": {"x86_64": "580.159.04"},
+        "packages": [{"until": 580, "names": ["nvidia-dkms-{branch}-open"]}, {"names": ["nvidia-dkms-open"]}],
+    },
+}
+REPOSITORY = {"driver_platforms": PLATFORMS, "driver_repository_url": "https://apt.test/{platform}/{architecture}/"}
+DEBIAN = {
+    name: ["590.48.01-1", "580.159.04-1"]
+    for name in ("nvidia-kernel-open-dkms", "nvidia-driver-cuda", "nvidia-fabricmanager")
 }
 
 
@@ -690,3 +710,57 @@ def test_driver_of_the_platform(
 def test_driver_of_the_platform_is_what_is_judged(fake: FakeHost) -> None:
     fake.smi = None
     assert "580.159.04 to be installed" in fake.check("driver", driver_platforms=PLATFORMS)["observed"]
+
+
+def test_repository_has_the_driver(fake: FakeHost) -> None:
+    fake.smi, fake.packages = None, DEBIAN
+    assert fake.check("driver_packages", **REPOSITORY)["status"] == "pass"
+    assert fake.asked == ["https://apt.test/debian12/x86_64/"]
+
+
+def test_repository_is_not_asked_where_the_driver_is_good(fake: FakeHost) -> None:
+    assert "driver_packages" not in fake.statuses(**REPOSITORY)
+    assert fake.asked == []
+
+
+def test_repository_lacks_the_driver(fake: FakeHost) -> None:
+    fake.smi, fake.packages = None, DEBIAN
+    (problem,) = fake.examine(**REPOSITORY, driver_version="580.1.1")["problems"]
+    assert problem == (
+        "driver_packages: found no nvidia-kernel-open-dkms 580.1.1, nvidia-driver-cuda 580.1.1 in "
+        "https://apt.test/debian12/x86_64/, which has 580.159.04, 590.48.01; "
+        "expected 580.1.1 of nvidia-kernel-open-dkms, nvidia-driver-cuda. "
+        "Set nvidia_driver_version to one that is there, or nvidia_driver_repository_url to a repository with all of it"
+    )
+
+
+def test_repository_lacks_what_the_switches_need(fake: FakeHost) -> None:
+    fake.smi, fake.packages = None, {**DEBIAN, "nvidia-fabricmanager": ["590.48.01-1"]}
+    for name, value in {"vendor": "0x15b3", "device": "0x1021", "class": "0x020700", "vpd": "SW_MNG"}.items():
+        fake.write(f"sys/bus/pci/devices/0000:07:00.0/{name}", value)
+    observed = fake.check("driver_packages", **REPOSITORY)["observed"]
+    assert "no nvidia-fabricmanager 580.159.04, nvlsm in" in observed
+    assert observed.endswith("which has 590.48.01")
+    assert fake.check("driver_packages", **REPOSITORY, driver_fabric_manager="never")["status"] == "pass"
+    fake.packages = {**DEBIAN, "nvlsm": ["2025.10.14-1"]}
+    assert fake.check("driver_packages", **REPOSITORY)["status"] == "pass"
+
+
+def test_repository_of_ubuntu_has_other_names_from_590_on(fake: FakeHost) -> None:
+    fake.smi, fake.packages = (
+        None,
+        {"nvidia-dkms-580-open": ["580.159.04-1ubuntu1"], "nvidia-dkms-open": ["590.48.01-0ubuntu1"]},
+    )
+    fake.write("etc/os-release", 'ID=ubuntu\nVERSION_ID="24.04"\n')
+    assert fake.check("driver_packages", **REPOSITORY)["status"] == "pass"
+    assert fake.check("driver_packages", **REPOSITORY, driver_version="590.48.01")["status"] == "pass"
+    observed = fake.check("driver_packages", **REPOSITORY, driver_version="580.2.3")["observed"]
+    assert observed.endswith(
+        "no nvidia-dkms-580-open 580.2.3 in https://apt.test/ubuntu2404/x86_64/, which has 580.159.04, 590.48.01"
+    )
+
+
+def test_repository_out_of_reach(fake: FakeHost) -> None:
+    fake.smi, fake.packages = None, PackagesError("E: Could not resolve 'apt.test'")
+    check = fake.check("driver_packages", **REPOSITORY)
+    assert (check["status"], check["observed"]) == ("unknown", "no package lists: E: Could not resolve 'apt.test'")

@@ -18,7 +18,7 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils import packages
-from ansible_collections.trtllm.fleet.plugins.module_utils.packages import sources
+from ansible_collections.trtllm.fleet.plugins.module_utils.packages import PackagesError, available_versions, sources
 from ansible_collections.trtllm.fleet.plugins.modules import package_repository
 
 
@@ -255,3 +255,17 @@ def test_no_room(repository: Repository, run: Any, monkeypatch: pytest.MonkeyPat
     usage = type("Usage", (), {"free": 10})
     monkeypatch.setattr(packages.shutil, "disk_usage", lambda _path: usage)
     assert "free" in run(["engine"])["msg"]
+
+
+def test_versions_of_a_repository_without_a_key(tmp_path: Path, repository: Repository) -> None:
+    """apt answers for a vendor's repository and the machine's own sources, and leaves nothing behind."""
+    vendor = tmp_path / "vendor"
+    vendor.mkdir()
+    Repository(vendor).add("driver", "610.1-1")
+    found = available_versions(packages.Repository("vendor", f"file:{vendor}/", None), ["driver", "library", "nothing"])
+    assert found == {"driver": ["610.1-1", "590.1-1", "580.1-1"], "library": ["1.1"], "nothing": []}
+
+
+def test_versions_of_a_repository_out_of_reach(repository: Repository) -> None:
+    with pytest.raises(PackagesError, match="127.0.0.1:1"):
+        available_versions(packages.Repository("vendor", "http://127.0.0.1:1/", None), ["driver"])
