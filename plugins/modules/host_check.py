@@ -72,15 +72,15 @@ options:
     description:
       - Defaults of O(driver_version), by name of the host's directory in NVIDIA's CUDA repository, such as C(debian13).
       - Each is a dictionary whose C(versions) has the version for C(x86_64) and C(sbsa).
-      - Its C(packages) lists dictionaries of C(names), in which C({branch}) stands for the driver's branch, and C(until), the
-        last branch that has them.
+      - Its C(packages) lists dictionaries of C(names), in which C({branch}) stands for the driver's branch, and of
+        C(until), the last branch that has them.
     type: dict
   driver_repository_url:
     description:
-      - Repository that the driver is going to be installed from. C({platform}) and C({architecture}) stand for the host's
-        directory in NVIDIA's CUDA repository.
-      - Where a driver is going to be installed, apt looks whether it has all packages of that version. apt uses the host's
-        proxies and sources, and reads package lists into a temporary directory.
+      - Repository that the driver is going to be installed from. C({platform}) and C({architecture}) stand for the
+        host's directory in NVIDIA's CUDA repository.
+      - Where a driver is going to be installed, apt looks whether it has all packages of that version. apt uses the
+        host's proxies and sources, and reads package lists into a temporary directory.
       - Leave it out where the packages come from elsewhere.
     type: str
   driver_fabric_manager:

@@ -1,4 +1,4 @@
-"""A driver is replaced only when asked for, and the host rebooted only with consent."""
+"""Driver and toolkit are replaced only when asked for, and the host rebooted only with consent."""
 
 from tests.integration.conftest import Fleet
 
@@ -17,6 +17,24 @@ def test_working_driver_is_left_alone_unless_it_is_ours(fleet: Fleet) -> None:
         assert fleet.shell(VERSION) == before
     finally:
         fleet.shell("mv /root/nvidia_driver.away /var/lib/trtllm-fleet/nvidia_driver")
+
+
+def test_working_toolkit_is_left_alone_unless_it_is_managed(fleet: Fleet) -> None:
+    """Images come with a newer toolkit than the default, which must not become the older one."""
+    packages = "nvidia-container-toolkit nvidia-container-toolkit-base libnvidia-container-tools libnvidia-container1"
+    versions = f"dpkg-query --show --showformat='${{Version}}\\n' {packages} | sort -u"
+    newer = " ".join(f"{package}=1.19.1-1" for package in packages.split())
+    mark = "/var/lib/trtllm-fleet/nvidia_container_toolkit"
+    fleet.shell(f"apt-get install -y --allow-change-held-packages {newer} && mv {mark} /root/toolkit.away")
+    try:
+        run = fleet.playbook("site.yml", "--tags", "nvidia_container_toolkit_install")
+        assert run.status == 0, run.output
+        assert fleet.shell(versions).split() == ["1.19.1-1"]
+    finally:
+        fleet.shell(f"mv /root/toolkit.away {mark}")
+    run = fleet.playbook("site.yml", "--tags", "nvidia_container_toolkit_install")
+    assert run.status == 0, run.output
+    assert fleet.shell(versions).split() == ["1.18.2-1"]
 
 
 def test_reboot_needs_consent(fleet: Fleet) -> None:

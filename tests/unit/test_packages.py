@@ -267,5 +267,5 @@ def test_versions_of_a_repository_without_a_key(tmp_path: Path, repository: Repo
 
 
 def test_versions_of_a_repository_out_of_reach(repository: Repository) -> None:
-    with pytest.raises(PackagesError, match="127.0.0.1:1"):
+    with pytest.raises(PackagesError, match=r"127\.0\.0\.1:1"):
         available_versions(packages.Repository("vendor", "http://127.0.0.1:1/", None), ["driver"])
