@@ -20,6 +20,7 @@ from typing import Any, Union
 from ansible_collections.trtllm.fleet.plugins.module_utils.checks import Check, failures, summarise
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import KERNEL_MODULE, MELLANOX, PCI_DEVICES, read_gpus
+from ansible_collections.trtllm.fleet.plugins.module_utils.kernel import has_headers
 from ansible_collections.trtllm.fleet.plugins.module_utils.packages import PackagesError
 from ansible_collections.trtllm.fleet.plugins.module_utils.registry import Registry, RegistryError, split_image
 
@@ -84,6 +85,7 @@ class Wanted:
     driver_version: str | None = None
     driver_platforms: Mapping[str, Mapping[str, Any]] | None = None
     driver_repository_url: str | None = None
+    driver_kernel_headers: str | None = None
     driver_fabric_manager: str = "auto"
     driver_replace: bool = False
     reboot_allowed: bool = False
@@ -332,7 +334,7 @@ def check_driver(
         yield _check("driver", version_key(version) >= version_key(floor), found, expected, hint)
     if installing:
         yield from _check_installable(gpu, wanted, root, runner, find)
-        yield from _check_packages(gpu, wanted, facts, archive)
+        yield from _check_packages(gpu, wanted, facts, root, archive)
 
 
 def _check_installable(
@@ -379,8 +381,10 @@ def _check_installable(
     )
 
 
-def _check_packages(gpu: Mapping[str, Any], wanted: Wanted, facts: Facts, archive: Archive) -> Iterator[Check]:
-    """Whether the driver's repository has all packages of the version, with what NVSwitches need."""
+def _check_packages(
+    gpu: Mapping[str, Any], wanted: Wanted, facts: Facts, root: Path, archive: Archive
+) -> Iterator[Check]:
+    """Whether there are all packages of the version, what NVSwitches need, and headers of the running kernel."""
     directory = cuda_directory(facts)
     rows = (wanted.driver_platforms or {}).get(directory[0], {}).get("packages", [])
     version = wanted.driver_version or ""
@@ -394,9 +398,12 @@ def _check_packages(gpu: Mapping[str, Any], wanted: Wanted, facts: Facts, archiv
     names = package_names(rows, version) + more
     # The names of newer branches, too, to tell which versions there are.
     schemes = [names, *(list(row["names"]) + more for row in rows if "until" not in row)]
+    headers = (wanted.driver_kernel_headers or "").replace("{kernel}", facts.kernel)
+    if has_headers(root, facts.kernel):
+        headers = ""
     expected = f"{version} of {', '.join(names)}{''.join(f'; {name}' for name in floating)}"
     try:
-        found = archive(url, sorted({name for scheme in schemes for name in scheme} | set(floating)))
+        found = archive(url, sorted({name for scheme in schemes for name in scheme} | set(floating) | {headers} - {""}))
     except (PackagesError, OSError) as error:
         hint = f"Make {url} reachable for apt on the host, or set nvidia_driver_repository_url to a mirror"
         yield Check("driver_packages", "unknown", f"no package lists: {error}", expected, hint)
@@ -411,6 +418,10 @@ def _check_packages(gpu: Mapping[str, Any], wanted: Wanted, facts: Facts, archiv
         "Set nvidia_driver_version to one that is there, or nvidia_driver_repository_url to a repository with all of it"
     )
     yield _check("driver_packages", not missing, observed, expected, hint)
+    if headers:
+        hint = "Install a kernel whose headers are there and reboot, or set nvidia_driver_kernel_headers to a package with them"
+        observed = headers if found[headers] else f"no {headers} in the host's apt sources"
+        yield _check("kernel_headers", bool(found[headers]), observed, f"headers of kernel {facts.kernel}", hint)
 
 
 def _secure_boot(variable: Path) -> bool:

@@ -163,6 +163,32 @@ kernel_module:
   returned: always
   type: str
   sample: open
+kernel:
+  description: What there is for the NVIDIA module of the kernel that boots next.
+  returned: always
+  type: dict
+  contains:
+    next:
+      description: Release of the newest kernel in C(/boot), which a boot loader chooses by itself; V(null) where there is none.
+      type: str
+      sample: 6.8.0-45-generic
+    next_module:
+      description: Whether there is an NVIDIA module for it.
+      type: bool
+      sample: true
+    next_headers:
+      description: Whether the headers are there that DKMS builds one with.
+      type: bool
+      sample: true
+    header_packages:
+      description: Packages whose headers follow the installed kernels, by the names of the packages that the kernels follow.
+      type: list
+      elements: str
+      sample: [linux-headers-generic-hwe-22.04]
+    compiler:
+      description: Compiler of the running kernel, where its name has a number, else V(null).
+      type: str
+      sample: gcc-12
 fabric:
   description: How the GPUs stand with the NVLink fabric; of the first GPU that is not done, where there is one.
   returned: always
@@ -172,14 +198,19 @@ fabric:
     status: Success
 """
 
+from pathlib import Path
+
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import read_gpus
+from ansible_collections.trtllm.fleet.plugins.module_utils.kernel import read_kernel
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec={"timeout": {"type": "int", "default": 60}}, supports_check_mode=True)
-    module.exit_json(changed=False, **read_gpus(module.get_bin_path("nvidia-smi"), module.params["timeout"]))
+    gpus = read_gpus(module.get_bin_path("nvidia-smi"), module.params["timeout"])
+    module.exit_json(changed=False, kernel=read_kernel(Path("/"), run, module.get_bin_path), **gpus)
 
 
 if __name__ == "__main__":

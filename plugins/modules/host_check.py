@@ -83,6 +83,11 @@ options:
         host's proxies and sources, and reads package lists into a temporary directory.
       - Leave it out where the packages come from elsewhere.
     type: str
+  driver_kernel_headers:
+    description:
+      - Package with the headers of the running kernel, for whose release C({kernel}) stands.
+      - Where it is not installed, O(driver_repository_url) or the host's own sources have to have it.
+    type: str
   driver_fabric_manager:
     description: Whether a fabric manager is going to be installed; V(auto) where there are NVSwitches.
     type: str
@@ -346,6 +351,7 @@ def main() -> None:
             "driver_version": {"type": "str"},
             "driver_platforms": {"type": "dict"},
             "driver_repository_url": {"type": "str"},
+            "driver_kernel_headers": {"type": "str"},
             "driver_fabric_manager": {"type": "str", "choices": ["auto", "always", "never"], "default": "auto"},
             "driver_replace": {"type": "bool", "default": False},
             "reboot_allowed": {"type": "bool", "default": False},

@@ -764,3 +764,19 @@ def test_repository_out_of_reach(fake: FakeHost) -> None:
     fake.smi, fake.packages = None, PackagesError("E: Could not resolve 'apt.test'")
     check = fake.check("driver_packages", **REPOSITORY)
     assert (check["status"], check["observed"]) == ("unknown", "no package lists: E: Could not resolve 'apt.test'")
+
+
+def test_headers_that_left_the_archive(fake: FakeHost) -> None:
+    fake.smi, fake.packages = None, dict(DEBIAN)
+    wanted = {**REPOSITORY, "driver_kernel_headers": "linux-headers-{kernel}"}
+    check = fake.check("kernel_headers", **wanted)
+    assert (check["status"], check["observed"]) == ("fail", "no linux-headers-6.1.0-37-amd64 in the host's apt sources")
+    assert "nvidia_driver_kernel_headers" in check["hint"]
+    fake.packages["linux-headers-6.1.0-37-amd64"] = ["6.1.140-1"]
+    assert fake.check("kernel_headers", **wanted)["status"] == "pass"
+
+
+def test_headers_that_are_installed_need_no_archive(fake: FakeHost) -> None:
+    fake.smi, fake.packages = None, DEBIAN
+    fake.write("lib/modules/6.1.0-37-amd64/build/Makefile", "")
+    assert "kernel_headers" not in fake.statuses(**REPOSITORY, driver_kernel_headers="linux-headers-{kernel}")
