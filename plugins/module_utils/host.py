@@ -419,7 +419,7 @@ def _check_packages(
     )
     yield _check("driver_packages", not missing, observed, expected, hint)
     if headers:
-        hint = "Install a kernel whose headers are there and reboot, or set nvidia_driver_kernel_headers to a package with them"
+        hint = "Boot a kernel whose headers are there, or set nvidia_driver_kernel_headers to a package that has them"
         observed = headers if found[headers] else f"no {headers} in the host's apt sources"
         yield _check("kernel_headers", bool(found[headers]), observed, f"headers of kernel {facts.kernel}", hint)
 

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner
 
@@ -20,7 +20,7 @@ ONE_KERNEL = re.compile(rf"(?:^|[ ,]){IMAGE}\d")
 
 
 def release_key(release: str) -> tuple[tuple[int, ...], str]:
-    """Return a key that sorts kernel releases as the boot loader does: ``6.8.0-9-generic`` before ``6.8.0-45-generic``."""
+    """Return a key that sorts releases as the boot loader does: ``6.8.0-9-generic`` before ``6.8.0-45-generic``."""
     return tuple(int(number) for number in re.findall(r"\d+", release)), release
 
 
@@ -52,7 +52,7 @@ def header_packages(text: str) -> list[str]:
     """
     found = []
     for line in text.splitlines():
-        status, name, depends = (line.split("\t") + ["", ""])[:3]
+        status, name, depends = [*line.split("\t"), "", ""][:3]
         follows = name.startswith(IMAGE) and not ONE_KERNEL.match(name)
         if status == "installed" and follows and ONE_KERNEL.search(depends):
             found.append(name.replace(IMAGE, "linux-headers-", 1))
@@ -65,7 +65,7 @@ def compiler(version: str) -> str | None:
     return found.group(1) if found else None
 
 
-def read_kernel(root: Path, runner: Runner, find: Callable[[str], Union[str, None]]) -> dict[str, Any]:
+def read_kernel(root: Path, runner: Runner, find: Callable[[str], str | None]) -> dict[str, Any]:
     """Return what M(trtllm.fleet.gpu_info) tells of the kernels."""
     release, query = next_kernel(root), find("dpkg-query")
     text = ""

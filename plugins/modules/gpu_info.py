@@ -169,7 +169,7 @@ kernel:
   type: dict
   contains:
     next:
-      description: Release of the newest kernel in C(/boot), which a boot loader chooses by itself; V(null) where there is none.
+      description: Release of the newest kernel in C(/boot), which a boot loader chooses by itself, else V(null).
       type: str
       sample: 6.8.0-45-generic
     next_module:
@@ -181,7 +181,7 @@ kernel:
       type: bool
       sample: true
     header_packages:
-      description: Packages whose headers follow the installed kernels, by the names of the packages that the kernels follow.
+      description: Packages whose headers follow the installed kernels, named like the packages that bring these.
       type: list
       elements: str
       sample: [linux-headers-generic-hwe-22.04]
