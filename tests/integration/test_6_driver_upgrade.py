@@ -37,6 +37,35 @@ def test_working_toolkit_is_left_alone_unless_it_is_managed(fleet: Fleet) -> Non
     assert fleet.shell(versions).split() == ["1.18.2-1"]
 
 
+def test_waiting_kernel_without_headers_is_seen(fleet: Fleet) -> None:
+    """The driver role reports a kernel that an upgrade brought, and installs headers where the driver is its own."""
+    source = "/etc/apt/sources.list.d/lab-kernel.list"
+    module = "find /lib/modules/99.0.0-1-lab -name nvidia.ko"
+    address = "https://apt.origin.test/kernel/$(dpkg --print-architecture)/"
+    fleet.shell(
+        f'echo "deb [trusted=yes] {address} ./" > {source} && apt-get update && apt-get install -y linux-image-lab'
+    )
+    mark = "/var/lib/trtllm-fleet/nvidia_driver"
+    tags = "nvidia_driver_install,nvidia_driver_verify"
+    try:
+        fleet.shell(f"mv {mark} /root/nvidia_driver.away")
+        run = fleet.playbook("site.yml", "--tags", tags)
+        fleet.shell(f"mv /root/nvidia_driver.away {mark}")
+        assert run.status != 0
+        assert "boots kernel 99.0.0-1-lab next, which has neither an NVIDIA module nor headers" in " ".join(
+            run.output.split()
+        )
+        assert not fleet.shell(module)
+        run = fleet.playbook("site.yml", "--tags", tags)
+        assert run.status == 0, run.output
+        assert "ok" in fleet.shell("dpkg-query --show --showformat='${db:Status-Want} ok' linux-headers-lab")
+        assert fleet.shell(module)
+    finally:
+        fleet.shell(
+            f"apt-get purge -y 'linux-*-lab'; rm -rf /lib/modules/99.0.0-1-lab {source}; apt-get update", check=False
+        )
+
+
 def test_reboot_needs_consent(fleet: Fleet) -> None:
     before = fleet.shell(BOOT_ID)
     run = fleet.playbook("site.yml", nvidia_driver_version=NEWER)

@@ -6,9 +6,10 @@
 
 Usage: build.py DIRECTORY
 
-Makes DIRECTORY/cuda/<platform>/<arch>/ for each platform that has this machine's architecture, and
-DIRECTORY/libnvidia-container/stable/deb/<arch>/: flat repositories, as NVIDIA's are, without signatures. The signing
-key is not in the image; where it belongs is an empty file of the name that NVIDIA's key has.
+Makes DIRECTORY/cuda/<platform>/<arch>/ for each platform that has this machine's architecture,
+DIRECTORY/libnvidia-container/stable/deb/<arch>/ and DIRECTORY/kernel/<arch>/: flat repositories, as NVIDIA's are,
+without signatures. The signing key is not in the image; where it belongs is an empty file of the name that NVIDIA's
+key has.
 """
 
 import argparse
@@ -150,7 +151,10 @@ def main() -> None:
     multiarch = f"{output_of('uname', '-m')}-linux-gnu"
     data = tomllib.loads((HERE / "packages.toml").read_text())
     toolkit = directory / "libnvidia-container/stable/deb" / architecture
-    plans = [(toolkit, "libnvidia-container", "", data["libnvidia-container"])]
+    plans = [
+        (toolkit, "libnvidia-container", "", data["libnvidia-container"]),
+        (directory / "kernel" / architecture, "kernel", "", data["kernel"]),
+    ]
     for platform, entry in data["cuda"].items():
         name = CUDA_ARCHITECTURES[architecture]
         if name in entry:
