@@ -60,7 +60,7 @@ def test_images_of_kept_releases_stay_and_others_go(host: Fleet) -> None:
         run = host.playbook("playbooks/rollout.yml", **wanted(tag, tokens))
         assert run.status == 0, run.output
         assert tags(host) == there
-    assert host.shell("docker images --quiet mine:1").strip(), "an image that somebody else named"
+    assert host.shell("docker images --quiet mine:1").strip(), "an image with a name that this collection did not pull"
 
 
 def test_a_rollback_without_weights_is_refused_before_the_drain(host: Fleet) -> None:

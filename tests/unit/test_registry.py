@@ -33,7 +33,7 @@ MANIFESTS: dict[str, Any] = {
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A registry that wants a token, which its realm gives for a login, or the login itself."""
+    """A registry that needs the login, or a token that its realm gives for the login."""
 
     server: Server
 
@@ -115,7 +115,7 @@ def test_without_a_login_the_refusal_has_no_secret(server: Server, kind: str) ->
     assert "secret" not in str(refused.value)
 
 
-def test_nobody_there() -> None:
+def test_a_registry_that_is_not_there() -> None:
     with pytest.raises(RegistryError, match="refused"):
         Registry("127.0.0.1:9", [], scheme="http").layers_bytes("nvidia/release", "1.2.1", "x86_64")
 
