@@ -179,7 +179,7 @@ def test_flag_by_release(flag: str, releases: list[str]) -> None:
     ("backend", "releases"),
     [
         ("TRITON", ["gpt-oss-dev", "1.1", "1.2", "1.3", "1.4"]),
-        ("AUTO", ["1.2", "1.3", "1.4"]),
+        ("AUTO", ["1.3", "1.4"]),
         ("WIDEEP", ["gpt-oss-dev", "1.0", "1.1", "1.2"]),
         ("TRTLLM", list(RELEASES)),
         ("CUTLASS", list(RELEASES)),
