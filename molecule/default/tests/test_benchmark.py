@@ -11,6 +11,7 @@ SHAPE = {"concurrency": [2, 4], "input_tokens": 64, "output_tokens": 16}
 def test_both_hosts_are_measured(tmp_path):
     run = Fleet("default-1", environment()).playbook(
         "playbooks/benchmark.yml",
+        "--limit=default-1,default-2",
         benchmark_results_dir=str(tmp_path),
         benchmark_scenarios=["quick_start"],
         benchmark_scenario_options={"quick_start": SHAPE},

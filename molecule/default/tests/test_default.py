@@ -2,11 +2,24 @@
 
 import json
 
-import pytest
-
 UNIT = "trtllm-serve-0.service"
 CONTAINER = "trtllm-serve-0"
 API = "http://127.0.0.1:8000"
+# Of molecule.yml.
+GPUS = {"default-1": 8, "default-2": 8, "default-3": 1, "default-4": 1}
+DRIVER = {
+    "debian": ["nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-persistenced"],
+    "ubuntu": ["libnvidia-compute-580", "nvidia-dkms-580-open", "nvidia-utils-580", "nvidia-persistenced"],
+}
+
+
+def gpus(host):
+    return GPUS[host.check_output("hostname")]
+
+
+def fabric(host):
+    """Whether the GPUs hang on NVSwitches."""
+    return gpus(host) == 8
 
 
 def knows_cdi(host):
@@ -14,12 +27,11 @@ def knows_cdi(host):
     return int(host.check_output("docker --version").split()[2].split(".")[0]) >= 25
 
 
-@pytest.mark.parametrize(
-    "unit", ["docker.service", "nvidia-persistenced.service", "nvidia-fabricmanager.service", UNIT]
-)
-def test_unit_runs_and_starts_at_boot(host, unit):
-    state = host.check_output(f"systemctl show {unit} -p ActiveState,UnitFileState --value").split()
-    assert state == ["active", "enabled"]
+def test_units_run_and_start_at_boot(host):
+    units = ["docker.service", "nvidia-persistenced.service", UNIT]
+    units += ["nvidia-fabricmanager.service"] * fabric(host)
+    shown = host.check_output(f"systemctl show {' '.join(units)} -p ActiveState,UnitFileState --value").split()
+    assert shown == ["active", "enabled"] * len(units)
 
 
 def test_server_never_had_to_be_restarted(host):
@@ -43,7 +55,7 @@ def test_driver_is_one_version_and_held(host):
     assert len(versions) == 1
     (version,) = versions
     held = set(host.check_output("apt-mark showhold").split())
-    for package in ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-persistenced", "nvidia-fabricmanager"):
+    for package in DRIVER[host.system_info.distribution] + ["nvidia-fabricmanager"] * fabric(host):
         assert host.package(package).version.startswith(version + "-")
         assert package in held
 
@@ -60,10 +72,9 @@ def test_container_is_as_documented(host):
     assert "HF_TOKEN" not in environment
 
 
-def test_container_sees_eight_gpus_after_daemon_reload(host):
+def test_container_sees_its_gpus_after_daemon_reload(host):
     host.check_output("systemctl daemon-reload")
-    gpus = host.check_output(f"docker exec {CONTAINER} nvidia-smi -L").splitlines()
-    assert len(gpus) == 8
+    assert len(host.check_output(f"docker exec {CONTAINER} nvidia-smi -L").splitlines()) == gpus(host)
 
 
 def test_daemon_json_has_our_setting_and_still_that_of_others(host):
@@ -77,7 +88,7 @@ def test_daemon_json_has_our_setting_and_still_that_of_others(host):
 def test_weights_are_whole_and_nothing_else(host):
     (snapshot,) = host.check_output("ls -d /srv/trtllm-fleet/models/openai/gpt-oss-120b/*").split()
     index = json.loads(host.file(f"{snapshot}/model.safetensors.index.json").content_string)
-    names = set(host.check_output(f"find {snapshot} -mindepth 1 -maxdepth 1 -size +0 -printf '%f\\n'").split())
+    names = set(host.check_output(f"find {snapshot} -mindepth 1 -maxdepth 1 -size +0 -printf '%f\n'").split())
     assert names > set(index["weight_map"].values())
     assert not names & {"original", "metal"}
 
@@ -109,3 +120,21 @@ def test_apt_works_although_somebody_else_had_named_the_repository(host):
     assert not host.file("/etc/apt/sources.list.d/nvidia-container-toolkit.list").exists
     assert host.file("/etc/apt/sources.list.d/nvidia-container-toolkit.list.replaced-by-trtllm-fleet").exists
     host.check_output("apt-get check")
+
+
+def test_needrestart_restarts_none_of_ours(host):
+    """As needrestart reads its configuration. tests/integration/test_31_needrestart.py has it restart services."""
+    if host.system_info.distribution == "debian":
+        assert not host.file("/etc/needrestart").exists
+        return
+    program = (
+        'our %nrconf; do "/etc/needrestart/needrestart.conf" or die; my %kept = %{$nrconf{override_rc}};'
+        "for my $unit (@ARGV) { my ($found) = grep { $unit =~ /$_/ } sort keys %kept;"
+        r'print $unit, " ", $found ? $kept{$found} : 1, "\n" }'
+    )
+    units = [UNIT, "docker.service", "containerd.service", "nvidia-fabricmanager.service", "ssh.service"]
+    answers = host.check_output(f"perl -e '{program}' {' '.join(units)}").split()
+    assert dict(zip(answers[::2], answers[1::2], strict=True)) == {
+        **dict.fromkeys(units, "0"),
+        "ssh.service": "1",
+    }
