@@ -60,6 +60,12 @@ def test_driver_too_old(fleet: Fleet) -> None:
             nvidia_driver_version="570.148.08", nvidia_driver_replace=True)  # fmt: skip
 
 
+def test_driver_that_the_repository_lacks(fleet: Fleet) -> None:
+    """Debian 13's has nothing before 590; said before anything changes, with the versions that are there."""
+    refused(fleet, "no nvidia-kernel-open-dkms 580.159.04", "which has 590.48.01, 595.71.05", "nvidia_driver_version",
+            nvidia_driver_version="580.159.04", nvidia_driver_replace=True, nvidia_driver_reboot_allowed=True)  # fmt: skip
+
+
 def test_wrong_hub_token(fleet: Fleet) -> None:
     refused(fleet, "refuses the hub token", "model_weights_token", model_weights_token="hf_wrong")
 
