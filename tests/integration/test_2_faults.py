@@ -62,8 +62,14 @@ def test_driver_too_old(fleet: Fleet) -> None:
 
 def test_driver_that_the_repository_lacks(fleet: Fleet) -> None:
     """Debian 13's has nothing before 590; said before anything changes, with the versions that are there."""
-    refused(fleet, "no nvidia-kernel-open-dkms 580.159.04", "which has 590.48.01, 595.71.05", "nvidia_driver_version",
-            nvidia_driver_version="580.159.04", nvidia_driver_replace=True, nvidia_driver_reboot_allowed=True)  # fmt: skip
+    driver = {
+        "nvidia_driver_version": "580.159.04",
+        "nvidia_driver_replace": True,
+        "nvidia_driver_reboot_allowed": True,
+    }
+    refused(
+        fleet, "no nvidia-kernel-open-dkms 580.159.04", "has 590.48.01, 595.71.05", "nvidia_driver_version", **driver
+    )
 
 
 def test_wrong_hub_token(fleet: Fleet) -> None:
