@@ -422,8 +422,8 @@ class Gateway:
         while True:
             try:
                 found = self._haproxy.statistics()
-            except NotRunning:
-                found = {}  # between two processes: other hosts come and go meanwhile
+            except GatewayError:
+                found = {}  # between two processes: another host's change reloads, too
             down = {name: found.get(name, {}) for name in names if not is_up(found.get(name, {}))}
             if not down or self._clock() >= end:
                 return {name: told(row) for name, row in down.items()}
@@ -471,8 +471,8 @@ class Gateway:
             try:
                 if self._haproxy.fingerprint() == fingerprint:
                     return
-            except NotRunning:
-                pass  # between two processes
+            except GatewayError:
+                pass  # between two processes, of which the old one may reset the connection
             if self._clock() >= end:
                 raise GatewayError(
                     f"{unit} does not run with its new configuration after {RELOAD_TIMEOUT:g} s: see its journal"

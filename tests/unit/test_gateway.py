@@ -585,6 +585,20 @@ def test_check_under_way_is_no_failure(site: Site) -> None:
     assert "gpu1.serve-0 is UP * L4CON" in site.run(**GPU1, timeout=3)["msg"]
 
 
+def test_connection_that_the_old_process_resets_is_waited_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, resets = Haproxy.ask, ["show info", "show stat"]
+
+    def reset(haproxy: Haproxy, command: str) -> str:
+        if site.haproxy.servers and command in resets:
+            resets.remove(command)
+            raise gateway.GatewayError("HAProxy does not answer: Connection reset by peer")
+        return ask(haproxy, command)
+
+    monkeypatch.setattr(Haproxy, "ask", reset)
+    done = site.run(**GPU1, timeout=30)
+    assert ("msg" in done, done["reloaded"], resets) == (False, True, [])
+
+
 def test_reload_for_another_host_is_waited_out(site: Site) -> None:
     site.haproxy.checks["gpu1.serve-0"] = DOWN
     site.later = [site.haproxy.stop, site.haproxy.start, site.haproxy.checks.clear]
