@@ -128,7 +128,7 @@ def test_needrestart_restarts_none_of_ours(host):
         assert not host.file("/etc/needrestart").exists
         return
     program = (
-        'our %nrconf; do "/etc/needrestart/needrestart.conf" or die; my %kept = %{$nrconf{override_rc}};'
+        'our %nrconf; do "/etc/needrestart/needrestart.conf"; die $@ if $@; my %kept = %{$nrconf{override_rc}};'
         "for my $unit (@ARGV) { my ($found) = grep { $unit =~ /$_/ } sort keys %kept;"
         r'print $unit, " ", $found ? $kept{$found} : 1, "\n" }'
     )
