@@ -169,7 +169,7 @@ def test_what_is_busy_is_left_alone(host: Fleet, stream: bool) -> None:
 def test_what_hangs_while_it_is_busy_is_restarted(host: Fleet) -> None:
     """As fast as one that is idle. Those who wait for an answer see the connection end."""
     before = show(host, "InvocationID")
-    for _ in range(2):
+    for _round in range(2):
         send(host)
     time.sleep(5)
     host.shell(f"echo hang > {FAULT}")

@@ -128,7 +128,7 @@ def test_a_download_that_was_given_up_leaves_no_token(untouched: Fleet, hub: Hub
         untouched.shell(f"timeout 300 sh -c '{STARTED}'")
         assert files_with(untouched, token), "the download has what it needs"
         run.kill()
-    output, _ = run.communicate()
+    output = run.communicate()[0]
     assert run.returncode != 0, output
     untouched.shell("while systemctl show -P ActiveState trtllm-weights | grep -q activating; do sleep 1; done")
     assert untouched.shell("systemctl show -P ActiveState trtllm-weights").strip() == "failed"

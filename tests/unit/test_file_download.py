@@ -63,7 +63,7 @@ def test_downloads_through_a_proxy_whose_password_is_not_in_the_output(
     assert (result["changed"], path.read_bytes(), path.stat().st_mode & 0o777) == (True, CONTENT, 0o640)
     assert "p%40ssword" not in output
     assert "p@ssword" not in output
-    result, _ = run(capsys, monkeypatch, path=str(path), proxy=proxy, mode="0640")
+    result, _output = run(capsys, monkeypatch, path=str(path), proxy=proxy, mode="0640")
     assert result["changed"] is False
 
 
@@ -72,7 +72,7 @@ def test_another_content_is_not_put_there(
 ) -> None:
     path = tmp_path / "vocabulary"
     path.write_bytes(b"old")
-    result, _ = run(capsys, monkeypatch, path=str(path), proxy=proxy, sha256="0" * 64)
+    result, _output = run(capsys, monkeypatch, path=str(path), proxy=proxy, sha256="0" * 64)
     assert result["msg"] == f"{URL} has the SHA-256 {SHA256}; {'0' * 64} is needed."
     assert path.read_bytes() == b"old"
 
@@ -89,7 +89,7 @@ def test_a_refusal_of_the_proxy_says_so(
 def test_check_mode_downloads_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result, _ = run(capsys, monkeypatch, path=str(tmp_path / "vocabulary"), _ansible_check_mode=True)
+    result, _output = run(capsys, monkeypatch, path=str(tmp_path / "vocabulary"), _ansible_check_mode=True)
     assert result["changed"] is True
     assert not list(tmp_path.iterdir())
 
@@ -98,7 +98,7 @@ def test_a_file_of_a_bundle(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bundle").write_bytes(CONTENT)
-    result, _ = run(capsys, monkeypatch, path=str(tmp_path / "vocabulary"), url=f"file://{tmp_path}/bundle")
+    result, _output = run(capsys, monkeypatch, path=str(tmp_path / "vocabulary"), url=f"file://{tmp_path}/bundle")
     assert result["changed"] is True
     assert (tmp_path / "vocabulary").read_bytes() == CONTENT
 

@@ -133,7 +133,7 @@ def test_a_driver_that_hangs_is_asked_once(
     gpus = nvidia_smi(f"echo asked >> {tmp_path}/asked; exec sleep 5")
     with monkeypatch.context() as unkillable:
         unkillable.setattr("subprocess.Popen.kill", lambda process: None)
-        assert [gpus.work() for _ in range(2)] == [False, False]
+        assert [gpus.work() for _round in range(2)] == [False, False]
     assert (tmp_path / "asked").read_text() == "asked\n"
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert not watch.Gpus("4,5").work()

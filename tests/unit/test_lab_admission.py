@@ -142,7 +142,7 @@ def test_tokens_of_a_prompt(body: dict[str, Any], tokens: int) -> None:
 
 
 async def settle() -> None:
-    for _ in range(10):
+    for _round in range(10):
         await asyncio.sleep(0)
 
 
@@ -169,7 +169,7 @@ def test_who_gives_up_leaves_the_queue() -> None:
     async def scenario() -> None:
         scheduler = admission.Scheduler(blocks=10, slots=1)
         await scheduler.reserve(1)
-        first, second = (asyncio.create_task(scheduler.reserve(1)) for _ in range(2))
+        first, second = (asyncio.create_task(scheduler.reserve(1)) for _round in range(2))
         await settle()
         first.cancel()
         await settle()
@@ -252,7 +252,7 @@ class Engine:
             length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
             self.bodies.append(json.loads(await reader.readexactly(length)))
             writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-            for _ in range(self.bodies[-1]["max_tokens"]):
+            for _round in range(self.bodies[-1]["max_tokens"]):
                 await self.token.acquire()
                 self.tokens += 1
                 writer.write(b"token ")
@@ -260,7 +260,7 @@ class Engine:
         writer.close()
 
     def write(self, tokens: int) -> None:
-        for _ in range(tokens):
+        for _round in range(tokens):
             self.token.release()
 
     async def __aenter__(self) -> Engine:
@@ -318,7 +318,7 @@ def test_each_token_is_passed_on_at_once() -> None:
     async def scenario(engine: Engine) -> None:
         reader, _open = await engine.send(COMPLETIONS, {"model": "m", "prompt": "a", "max_tokens": 3})
         await reader.readuntil(b"\r\n\r\n")
-        for _ in range(3):
+        for _round in range(3):
             engine.write(1)
             assert await reader.readexactly(6) == b"token "
 

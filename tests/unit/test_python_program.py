@@ -50,9 +50,11 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     host = Host(tmp_path / "program")
-    monkeypatch.setattr(
-        AnsibleModule, "run_command", lambda module, argv, **options: host.run_command(module, argv, **options)
-    )
+
+    def run_command(module: AnsibleModule, argv: list[str], **options: Any) -> tuple[int, str, str]:
+        return host.run_command(module, argv, **options)
+
+    monkeypatch.setattr(AnsibleModule, "run_command", run_command)
     return host
 
 
@@ -65,12 +67,12 @@ def run(host: Host, capsys: pytest.CaptureFixture[str], **options: Any) -> tuple
 
 
 def test_installs_the_lock_with_hashes_once(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
-    result, _ = run(host, capsys)
+    result, _output = run(host, capsys)
     assert result["changed"] is True
     pip = host.commands[-1]
     assert "--require-hashes" in pip
     assert host.requirements == LOCK
-    result, _ = run(host, capsys)
+    result, _output = run(host, capsys)
     assert result["changed"] is False
 
 
@@ -87,13 +89,13 @@ def test_what_is_not_of_this_lock_is_made_again(host: Host, capsys: pytest.Captu
     else:
         (host.path / python_program.MADE_FROM).unlink()
     before = len(host.commands)
-    result, _ = run(host, capsys, lock=lock)
+    result, _output = run(host, capsys, lock=lock)
     assert result["changed"] is True
     assert [argv[1:3] for argv in host.commands[before:]].count(["-m", "venv"]) == 1
 
 
 def test_passwords_are_given_to_pip_in_its_environment_only(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
-    _, output = run(host, capsys, index_url=INDEX, proxy=PROXY, no_proxy="example.test", ca_file="/etc/ca.pem")
+    _result, output = run(host, capsys, index_url=INDEX, proxy=PROXY, no_proxy="example.test", ca_file="/etc/ca.pem")
     assert host.environment | {"LC_ALL": ""} == {
         "PIP_INDEX_URL": INDEX,
         "PIP_CERT": "/etc/ca.pem",
@@ -117,12 +119,12 @@ def test_a_failure_leaves_no_complete_environment(host: Host, capsys: pytest.Cap
     host.pip = (1, "", "THESE PACKAGES DO NOT MATCH THE HASHES")
     run(host, capsys)
     host.pip = (0, "", "")
-    result, _ = run(host, capsys)
+    result, _output = run(host, capsys)
     assert result["changed"] is True
 
 
 def test_check_mode_installs_nothing(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
-    result, _ = run(host, capsys, _ansible_check_mode=True)
+    result, _output = run(host, capsys, _ansible_check_mode=True)
     assert (result["changed"], host.commands) == (True, [])
 
 
