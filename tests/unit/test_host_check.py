@@ -40,7 +40,7 @@ class FakeHost:
         self.smi: CommandResult | None = CommandResult(0, CAPTURE)
         self.commands: dict[str, CommandResult] = {}
         self.packages: dict[str, list[str]] = {}
-        self.archive_error: PackagesError | None = None
+        self.archive_error = ""
         self.asked: list[str] = []
         self.write("etc/os-release", 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
         self.write("etc/debian_version", "12.11\n")
@@ -84,7 +84,7 @@ class FakeHost:
     def archive(self, url: str, names: Sequence[str]) -> dict[str, list[str]]:
         self.asked.append(url)
         if self.archive_error:
-            raise self.archive_error
+            raise PackagesError(self.archive_error)
         return {name: self.packages.get(name, []) for name in names}
 
     def examine(self, **wanted: Any) -> dict[str, Any]:
@@ -762,7 +762,7 @@ def test_repository_of_ubuntu_has_other_names_from_590_on(fake: FakeHost) -> Non
 
 
 def test_repository_out_of_reach(fake: FakeHost) -> None:
-    fake.smi, fake.archive_error = None, PackagesError("E: Could not resolve 'apt.test'")
+    fake.smi, fake.archive_error = None, "E: Could not resolve 'apt.test'"
     check = fake.check("driver_packages", **REPOSITORY)
     assert (check["status"], check["observed"]) == ("unknown", "no package lists: E: Could not resolve 'apt.test'")
 
