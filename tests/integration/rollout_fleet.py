@@ -162,7 +162,7 @@ class Fleet:
         return {name: sorted(self._ready(name)) for name in self.gateway_names}
 
     def _ready(self, gateway: str) -> list[str]:
-        command = ["ansible", "-i", "inventory/local", gateway, "-m", "trtllm.fleet.gateway_info"]
+        command = ["ansible", "-i", "inventory/local", gateway, "--become", "-m", "trtllm.fleet.gateway_info"]
         environment = {**self.environment, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
         done = subprocess.run(command, cwd=REPO, env=environment, text=True, stdout=subprocess.PIPE, check=True)
         hosts = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("{") :])[0]["hosts"]

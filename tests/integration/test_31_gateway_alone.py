@@ -48,7 +48,7 @@ def gateway(fleet: Fleet, request: pytest.FixtureRequest) -> str:
 
 def register(fleet: Fleet, **options: Any) -> None:
     """Run module gateway_host on all gateways."""
-    command = ["ansible", "-i", "inventory/local", "gateway", "-m", "trtllm.fleet.gateway_host", "-a"]
+    command = ["ansible", "-i", "inventory/local", "gateway", "--become", "-m", "trtllm.fleet.gateway_host", "-a"]
     subprocess.run([*command, json.dumps(options)], env=fleet.environment, check=True)
 
 
@@ -82,7 +82,17 @@ def test_long_requests_without_a_key_leave_the_log_readable(fleet: Fleet, gatewa
     lines = [line for line in journal(fleet, gateway, began) if line.startswith("{")]
     assert len([json.loads(line) for line in lines]) > 15
     assert max(map(len, lines)) < 2500
-    command = ["ansible", "-i", "inventory/local", gateway, "-m", "trtllm.fleet.gateway_info", "-a", "seconds=60"]
+    command = [
+        "ansible",
+        "-i",
+        "inventory/local",
+        gateway,
+        "--become",
+        "-m",
+        "trtllm.fleet.gateway_info",
+        "-a",
+        "seconds=60",
+    ]
     told = subprocess.run(command, env=fleet.environment, text=True, stdout=subprocess.PIPE, check=False)
     assert told.returncode == 0, told.stdout
 
@@ -145,7 +155,7 @@ def test_instance_that_is_down_stays_down_over_a_reload(fleet: Fleet, gateway: s
 @pytest.mark.usefixtures("forgotten")
 def test_names_need_no_dns_but_at_registration(fleet: Fleet, gateway: str) -> None:
     fleet.shell(gateway, "cp /etc/hosts /run/hosts; cp /etc/resolv.conf /run/resolv.conf")
-    command = ["ansible", "-i", "inventory/local", gateway, "-m", "trtllm.fleet.gateway_host", "-a"]
+    command = ["ansible", "-i", "inventory/local", gateway, "--become", "-m", "trtllm.fleet.gateway_host", "-a"]
 
     def ask_module(*hosts: dict[str, Any]) -> subprocess.CompletedProcess[str]:
         line = [*command, json.dumps({"hosts": hosts})]

@@ -60,7 +60,7 @@ class Gateway:
             {"name": f"p{port}", "address": "127.0.0.1", "port": port, "max_requests": max_requests} for port in ports
         ]
         options = {"hosts": [{"name": "gpu1", "model": MODEL, "servers": servers}], "timeout": timeout}
-        command = ["ansible", "-i", "inventory/local", self.name, "-m", "trtllm.fleet.gateway_host", "-a"]
+        command = ["ansible", "-i", "inventory/local", self.name, "--become", "-m", "trtllm.fleet.gateway_host", "-a"]
         subprocess.run([*command, json.dumps(options)], env=dict(FLEET.environment), check=True)
 
     def fault(self, port: int, words: str | None) -> None:
