@@ -303,7 +303,7 @@ class Haproxy:
 class Result:
     """What was done.
 
-    ``running``: whether a HAProxy was there to be told. ``hosts``: those of the call as they are now.
+    ``running``: whether a HAProxy answered. ``hosts``: those of the call as they are now.
     ``problems``: why others of the call are as before.
     """
 

@@ -21,7 +21,7 @@ KEPT = {
     SERVER: [UNIT, "docker.service", "containerd.service", "nvidia-fabricmanager.service"],
     GATEWAY: ["trtllm-gateway.service"],
 }
-# A service that nobody protects. It maps what the others map.
+# A service without an override. It maps what the others map.
 CONTROL = "control.service"
 START_CONTROL = f"""
 cat > /etc/systemd/system/{CONTROL} <<'EOF'

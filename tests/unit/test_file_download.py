@@ -22,7 +22,7 @@ URL = "http://files.example.test/vocabulary"
 
 
 class Proxy(BaseHTTPRequestHandler):
-    """A proxy that has the file, and lets nobody through who does not give the password."""
+    """A proxy that has the file, and rejects requests without the password."""
 
     def do_GET(self) -> None:
         allowed = self.headers.get("Proxy-Authorization") == "Basic ZmxlZXQ6cEBzc3dvcmQ="

@@ -296,7 +296,7 @@ def timed_streams(direct: str, gateways: Mapping[str, str]) -> dict[str, float]:
 
 
 def held_back(figures: Mapping[str, float]) -> bool:
-    """Whether a gateway delivers tokens later than an instance that is asked directly does."""
+    """Return True if a gateway delivers tokens later than a direct request to an instance."""
     return any(
         value - figures[f"direct_http1_{figure}"] >= HIGHEST_HELD_BACK
         for figure in ("first_token_ms_p50", "gap_ms_p95")

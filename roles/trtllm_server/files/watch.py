@@ -76,7 +76,7 @@ class Gpus:
 def ask(base_url: str, model: str, gpus: Gpus, timeout: float, completes: bool) -> bool:
     """Request the health and, where the GPUs do nothing, a completion of one token. Raises Refused and Silent.
 
-    The health for releases that end themselves when they are asked for it and find the engine broken. A completion may
+    Some releases end themselves when a health check finds the engine broken. A completion may
     have to wait for all requests in front of it, so ``timeout`` seconds count from the last moment in which the GPUs
     did something. Streams, answers that are not streamed and prompts are all work of the GPUs, in every release.
 
