@@ -146,7 +146,7 @@ def cuda_directory(facts: Facts) -> tuple[str, str]:
 
 
 def driver_to_install(facts: Facts, wanted: Wanted) -> str | None:
-    """Return the version that was asked for, or the default of the host's platform; None where there is neither."""
+    """Return the requested version, or the default of the platform; None without either."""
     platform, architecture = cuda_directory(facts)
     defaults = (wanted.driver_platforms or {}).get(platform, {}).get("versions", {})
     return wanted.driver_version or defaults.get(architecture)
