@@ -132,7 +132,7 @@ def until(fleet: Fleet, gateway: str, name: str, state: str) -> None:
 def forgotten(fleet: Fleet) -> Iterator[None]:
     """What a test registers goes when it ends."""
     yield
-    names = [f"gpu{number}" for number in range(2, 9)]
+    names = [f"gpu{number}" for number in range(2, 32)]
     register(fleet, hosts=[{"name": name} for name in names], state="absent")
 
 
@@ -195,6 +195,32 @@ def test_gateway_has_no_start_limit(fleet: Fleet, gateway: str) -> None:
     until(fleet, gateway, "gpu1.serve-0", "UP")
 
 
+def run_role(fleet: Fleet, directory: Path, entry_point: str, hosts: dict[str, dict[str, Any]]) -> str:
+    """Return what Ansible printed while hosts that are names only were registered."""
+    inventory = directory / "registered.yml"
+    inventory.write_text(json.dumps({"registered": {"hosts": hosts}}))
+    playbook = "tests/integration/gateway_registration.yml"
+    command = ["ansible-playbook", playbook, "-i", "inventory/local", "-i", str(inventory)]
+    command += ["--extra-vars", f"entry_point={entry_point}"]
+    return subprocess.run(command, env=fleet.environment, text=True, stdout=subprocess.PIPE, check=False).stdout
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_large_batch_does_not_exceed_the_limits_of_sshd(fleet: Fleet, tmp_path: Path) -> None:
+    """Many hosts delegate to each gateway at a time, whose sshd drops what exceeds its limits, here without luck."""
+    hosts = {f"gpu{number}": {"trtllm_server_listen_address": f"192.0.2.{number}"} for number in range(2, 32)}
+    file = "/etc/ssh/sshd_config.d/hardened.conf"
+    for name in fleet.gateway_names:
+        fleet.shell(name, f"printf 'MaxSessions 10\nMaxStartups 10:100:11\n' > {file} && systemctl restart ssh")
+    try:
+        output = run_role(fleet, tmp_path, "host", hosts)
+    finally:
+        for name in fleet.gateway_names:
+            fleet.shell(name, f"rm {file} && systemctl restart ssh")
+    done = re.findall(r"^gpu\d+ .*unreachable=0 .*failed=0", output, re.MULTILINE)
+    assert len(done) == len(hosts), output
+
+
 @pytest.mark.usefixtures("forgotten")
 def test_hosts_are_registered_together_but_for_those_with_a_fault(fleet: Fleet, tmp_path: Path) -> None:
     hosts = {
@@ -203,14 +229,10 @@ def test_hosts_are_registered_together_but_for_those_with_a_fault(fleet: Fleet, 
         "gpu4": {"trtllm_server_listen_address": "unknown.invalid"},
         "gpu5": {"trtllm_server_listen_address": "192.0.2.5"},
     }
-    inventory = tmp_path / "registered.yml"
-    inventory.write_text(json.dumps({"registered": {"hosts": hosts}}))
     before = [fleet.shell(name, f"journalctl -u {UNIT} | grep -c 'Reloading HAProxy'") for name in fleet.gateway_names]
-    playbook = "tests/integration/gateway_registration.yml"
-    command = ["ansible-playbook", playbook, "-i", "inventory/local", "-i", str(inventory)]
-    done = subprocess.run(command, env=fleet.environment, text=True, stdout=subprocess.PIPE, check=False)
-    recap = dict(re.findall(r"^(gpu\d) .*(failed=\d)", done.stdout, re.MULTILINE))
-    assert recap == {"gpu2": "failed=0", "gpu3": "failed=1", "gpu4": "failed=1", "gpu5": "failed=0"}, done.stdout
+    output = run_role(fleet, tmp_path, "hosts", hosts)
+    recap = dict(re.findall(r"^(gpu\d) .*(failed=\d)", output, re.MULTILINE))
+    assert recap == {"gpu2": "failed=0", "gpu3": "failed=1", "gpu4": "failed=1", "gpu5": "failed=0"}, output
     for name in fleet.gateway_names:
         assert {"gpu2.serve-0", "gpu5.serve-0"} < states(fleet, name).keys()
         assert not {"gpu3.serve-0", "gpu4.serve-0"} & states(fleet, name).keys()
