@@ -91,7 +91,7 @@ class Wanted:
     reboot_allowed: bool = False
     disks: Sequence[Mapping[str, Any]] = ()
     images: Sequence[str] = ()
-    docker_root: str = "/var/lib/docker"
+    image_store: str = "/var/lib/docker"
     registry_logins: Sequence[Mapping[str, str]] = ()
     ports: Sequence[Mapping[str, Any]] = ()
     timeout: int = 60
@@ -441,14 +441,14 @@ def check_docker(root: Path) -> Iterator[Check]:
     )
 
 
-def image_store(root: Path, docker_root: str, runner: Runner, docker: str | None) -> str:
-    """Return the directory that the images of this Docker lie in; that of ``docker_root`` before Docker runs."""
+def image_store(root: Path, planned: str, runner: Runner, docker: str | None) -> str:
+    """Return the directory that the images of this Docker lie in; ``planned`` before Docker runs."""
     told = runner([docker, "info", "--format", "{{json .}}"], COMMAND_SECONDS) if docker else CommandResult(None)
     try:
         info = json.loads(told.stdout)
         docker_root, status = info["DockerRootDir"], json.dumps(info["DriverStatus"])
     except (ValueError, KeyError, TypeError):
-        return docker_root
+        return planned
     if "io.containerd.snapshotter" not in status:
         return docker_root
     # The containerd that Docker starts itself, else that of the host.
@@ -583,6 +583,7 @@ def examine(
     wanted = replace(wanted, driver_version=driver_to_install(facts, wanted))
     gpu: dict[str, Any] = {}
     warnings: list[str] = []
+    images: dict[str, int] = {}
 
     def checks() -> Iterator[Check]:
         yield from check_platform(facts, wanted)
@@ -597,9 +598,11 @@ def examine(
         docker = find("docker") if wanted.images else None
         size, unknown = images_to_come(wanted, facts.architecture, runner, docker)
         warnings.extend(unknown)
-        store = image_store(root, wanted.docker_root, runner, docker) if size else ""
-        images = {"path": store, "bytes": size, "variable": "docker_engine_options (data-root; root of containerd)"}
-        yield from check_disks([*wanted.disks, *([images] if size else [])], root)
+        if size:
+            images[image_store(root, wanted.image_store, runner, docker)] = size
+        variable = "docker_engine_options (data-root; root of containerd)"
+        disks = [{"path": path, "bytes": needed, "variable": variable} for path, needed in images.items()]
+        yield from check_disks([*wanted.disks, *disks], root)
         yield from check_ports(wanted.ports, root, runner, find)
 
     done = list(timed(checks()))
@@ -610,4 +613,5 @@ def examine(
         "facts": asdict(facts),
         "ansible_facts": ansible_facts(facts, root),
         "gpu": gpu,
+        "images": images,
     }

@@ -129,8 +129,8 @@ options:
     type: list
     elements: str
     default: []
-  docker_root:
-    description: Directory of Docker, for a host that does not run Docker yet.
+  image_store:
+    description: Directory of Docker's images, for a host that does not run Docker yet.
     type: path
     default: /var/lib/docker
   registry_logins:
@@ -209,6 +209,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+images:
+  description: Bytes that O(images) which are not there will take, by the directory that they will lie in.
+  returned: success
+  type: dict
+  sample: {/var/lib/docker: 64424509440}
 ok:
   description: Whether every check passed.
   returned: success
@@ -357,7 +362,7 @@ def main() -> None:
             "reboot_allowed": {"type": "bool", "default": False},
             "disks": {"type": "list", "elements": "dict", "options": DISK, "default": []},
             "images": {"type": "list", "elements": "str", "default": []},
-            "docker_root": {"type": "path", "default": "/var/lib/docker"},
+            "image_store": {"type": "path", "default": "/var/lib/docker"},
             "registry_logins": {"type": "list", "elements": "dict", "options": LOGIN, "default": []},
             "ports": {"type": "list", "elements": "dict", "options": PORT, "default": []},
             "timeout": {"type": "int", "default": 60},

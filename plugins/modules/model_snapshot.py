@@ -85,6 +85,12 @@ options:
     description: With V(staged), how much room there must be for missing files, as a multiple of their bytes.
     type: float
     default: 1.1
+  reserved:
+    description:
+      - With V(staged), bytes that other files will take, by a path of theirs. They count where they come to lie on the
+        file system of O(path).
+    type: dict
+    default: {}
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 """
@@ -223,7 +229,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
     file_system,
     read_manifest,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.weights.staging import describe, prove, remove, stage
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights.staging import Room, describe, prove, remove, stage
 
 
 def apply(path: Path, given: dict[str, Any], dry: bool) -> dict[str, Any]:
@@ -242,7 +248,8 @@ def apply(path: Path, given: dict[str, Any], dry: bool) -> dict[str, Any]:
     manifest = Manifest.parse(given["manifest"]) if given["manifest"] else read_manifest(path)
     full = given["verify"] == "full"
     if given["state"] == "staged":
-        outcome = stage(path, manifest, [Path(source) for source in given["sources"]], given["margin"], full, dry)
+        room = Room(given["margin"], given["reserved"])
+        outcome = stage(path, manifest, [Path(source) for source in given["sources"]], room, full, dry)
     else:
         outcome = prove(path, manifest, given["keep"], given["keep_named_in"], full, dry)
     found, place = outcome.found, file_system(path)
@@ -303,6 +310,7 @@ def main() -> None:
             keep=dict(type="int"),
             keep_named_in=dict(type="list", elements="str", default=[]),
             margin=dict(type="float", default=1.1),
+            reserved=dict(type="dict", default={}),
         ),
         supports_check_mode=True,
     )

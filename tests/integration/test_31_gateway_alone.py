@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -195,7 +195,7 @@ def test_gateway_has_no_start_limit(fleet: Fleet, gateway: str) -> None:
     until(fleet, gateway, "gpu1.serve-0", "UP")
 
 
-def run_role(fleet: Fleet, directory: Path, entry_point: str, hosts: dict[str, dict[str, Any]]) -> str:
+def run_role(fleet: Fleet, directory: Path, entry_point: str, hosts: Mapping[str, object]) -> str:
     """Return what Ansible printed while hosts that are names only were registered."""
     inventory = directory / "registered.yml"
     inventory.write_text(json.dumps({"registered": {"hosts": hosts}}))

@@ -1,7 +1,10 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Images and weights of releases that a host keeps, and room for the image, on one lab host."""
+"""Images and weights of releases that a host keeps, and room for the image, on one lab host.
+
+Its Docker has the containerd image store, which is the default from Docker Engine 29 on.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import LAB, Fleet, Hub, lab
+from tests.integration.conftest import LAB, UNIT, Fleet, Hub, lab
 
 HOST = "kept-1"
 ENVIRONMENT = {**LAB, "LAB_PREFIX": "kept-"}
@@ -27,7 +30,12 @@ ROLLOUT: dict[str, Any] = {
 
 def wanted(tag: str, tokens: int) -> dict[str, Any]:
     options = {"max_num_tokens": tokens}
-    return {**ROLLOUT, "serving_recipe_image": f"{REPOSITORY}:{tag}", "serving_recipe_engine_options": options}
+    return {
+        **ROLLOUT,
+        "docker_engine_options": {"features": {"containerd-snapshotter": True}},
+        "serving_recipe_image": f"{REPOSITORY}:{tag}",
+        "serving_recipe_engine_options": options,
+    }
 
 
 @pytest.fixture(scope="module", name="host")
@@ -52,15 +60,34 @@ def test_a_bare_host_without_room_for_the_image_is_refused_before_anything_is_ch
     host.shell("umount /var/lib/docker")
 
 
-def test_images_of_kept_releases_stay_and_others_go(host: Fleet) -> None:
+def test_a_release_runs_its_image_after_the_tag_has_moved(host: Fleet) -> None:
+    """This store knows a digest no more when the last name of it goes."""
     run = host.playbook("site.yml", **wanted("1.2.1", 8192))
     assert run.status == 0, run.output
+    assert "io.containerd.snapshotter" in host.shell("docker info --format '{{json .DriverStatus}}'")
+    other = "docker create --name other mine:1 true && docker commit --change 'LABEL other=1' other mine:2"
+    host.shell(f"docker tag {REPOSITORY}:1.2.1 mine:1 && {other} && docker rm other")
+    host.shell("cp /etc/hosts /run/hosts && echo 192.0.2.1 registry.origin.test >> /etc/hosts")
+    try:
+        host.shell(f"docker tag mine:2 {REPOSITORY}:1.2.1 && docker rmi mine:1 && systemctl restart {UNIT}")
+        host.shell("timeout 120 sh -c 'until curl --fail --silent http://127.0.0.1:8000/health; do sleep 1; done'")
+        assert host.chat() == 200
+        exact = host.shell("docker inspect --format '{{.Config.Image}}' trtllm-serve-0").strip()
+        host.shell(f"docker tag {exact} {REPOSITORY}:1.2.1 && docker rmi mine:2")
+    finally:
+        host.shell("cat /run/hosts > /etc/hosts")
+
+
+def test_images_of_kept_releases_stay_and_others_go(host: Fleet) -> None:
     host.shell(f"docker tag {REPOSITORY}:1.2.1 mine:1")
     for tag, tokens, there in [("1.3.0rc14", 8192, ["1.2.1", "1.3.0rc14"]), ("1.3.0rc14", 4096, ["1.3.0rc14"])]:
         run = host.playbook("playbooks/rollout.yml", **wanted(tag, tokens))
         assert run.status == 0, run.output
         assert tags(host) == there
     assert host.shell("docker images --quiet mine:1").strip(), "an image with a name that this collection did not pull"
+    host.shell("docker rmi mine:1")
+    digests = host.shell(f"docker image ls --digests --format '{{{{.Digest}}}}' {REPOSITORY}").split()
+    assert len(set(digests)) == 1, "the image that went has no name left"
 
 
 def test_a_rollback_without_weights_is_refused_before_the_drain(host: Fleet) -> None:

@@ -152,7 +152,7 @@ def test_an_image_needs_room_where_this_docker_stores_images(
     if info:
         fake.commands["docker"] = fake.commands["docker image"] = CommandResult(1)
         fake.commands["docker info"] = info
-    found = fake.check(f"disk:{store}", images=[IMAGE], docker_root="/srv/docker")
+    found = fake.check(f"disk:{store}", images=[IMAGE], image_store="/srv/docker")
     assert found["status"] == "fail"
     assert found["expected"] == f"{3.5 * 2**20:.1f} GiB for {store}"
     assert "docker_engine_options" in found["hint"]

@@ -43,20 +43,25 @@ def test_without_a_digest_it_is_the_id_or_the_tag() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "runs"),
+    ("said", "archive", "runs"),
     [
-        (f"mirror/release@sha256:{'cd' * 32} example.com/release@{DIGEST} {ID}", f"example.com/release@{DIGEST}"),
-        # Loaded from a file, or pulled through a mirror while the registry did not answer.
-        (ID, ID),
-        (f"mirror/release@{DIGEST} {ID}", ID),
+        (f"mirror/release@sha256:{'cd' * 32} example.com/release@{DIGEST} {ID}", "", f"example.com/release@{DIGEST}"),
+        # In the containerd image store, where the ID is the digest.
+        (f"example.com/release@{DIGEST} {DIGEST}", "", f"example.com/release@{DIGEST}"),
+        (ID, "/image.tar", ID),
+        # There it has a digest, too, but none of the registry.
+        (f"example.com/release@{DIGEST} {DIGEST}", "/image.tar", DIGEST),
+        # Pulled through a mirror while the registry did not answer.
+        (f"mirror/release@{DIGEST} {ID}", "", ID),
         # Check mode on a host without the image.
-        ("", "example.com/release:1.2.1"),
+        ("", "", "example.com/release:1.2.1"),
     ],
-    ids=["pulled", "loaded", "mirrored", "absent"],
+    ids=["pulled", "pulled-containerd", "loaded", "loaded-containerd", "mirrored", "absent"],
 )
-def test_what_is_there_is_run_by_its_content(said: str, runs: str) -> None:
+def test_what_is_there_is_run_by_its_content(said: str, archive: str, runs: str) -> None:
     variables: dict[str, Any] = yaml.safe_load((ROLE / "vars/main.yml").read_text())
     (name,) = (task for task in yaml.safe_load((ROLE / "tasks/join.yml").read_text()) if "set_fact" in str(task))
-    variables |= {"container_image_name": "example.com/release:1.2.1", "__container_image_inspect": {"stdout": said}}
+    variables |= {"container_image_name": "example.com/release:1.2.1", "container_image_archive": archive}
+    variables |= {"__container_image_inspect": {"stdout": said}}
     templar = Templar(loader=DataLoader(), variables={key: trust(value) for key, value in variables.items()})
     assert templar.template(trust(name["ansible.builtin.set_fact"]["container_image_result"])) == runs

@@ -277,7 +277,8 @@ def test_nvidia_smi_knows_the_cuda_version_of_each_driver() -> None:
     program = runpy.run_path(str(PACKAGES / "files/nvidia-driver-cuda/usr/bin/nvidia-smi"))
     offers = [offer for platform in OFFERS["cuda"].values() for offer in platform.values() if isinstance(offer, dict)]
     branches = {version.partition(".")[0] for offer in offers for version in offer.get("driver", [])}
-    assert branches and branches <= program["CUDA_VERSIONS"].keys()
+    assert branches
+    assert branches <= program["CUDA_VERSIONS"].keys()
 
 
 def test_each_platform_has_its_own_offer() -> None:

@@ -923,6 +923,13 @@ def test_room_is_looked_for_before_anything_is_touched(
     assert (host.path() / MANIFEST).exists() is fits
 
 
+def test_what_others_will_take_of_the_file_system_counts(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    room(monkeypatch, TOTAL + 2**30)
+    images = str(host.top / "docker/images")
+    assert f" and 1.0 GiB for {images} are needed, but" in host.stage(margin=1, reserved={images: 2**30 + 1})["msg"]
+    assert "failed" not in host.stage(margin=1, reserved={images: 2**30, "/proc/images": 2**40})
+
+
 MEBIBYTE = os.urandom(2**20)
 # Our own files, which lie in the cache too, and what a file system adds.
 SLACK = 2**17
@@ -1089,7 +1096,7 @@ directory = Path(sys.argv[1])
 sys.stdin.readline()
 manifest = snapshot.read_manifest(directory.parent / "{OLD}")
 manifest = snapshot.Manifest(manifest.repository, directory.name, manifest.files)
-outcome = staging.stage(directory, manifest, [], 1.1, False, False)
+outcome = staging.stage(directory, manifest, [], staging.Room(), False, False)
 proof = staging.prove(directory, manifest, None, [], False, False) if not outcome.busy else outcome
 print(outcome.busy, len(proof.missing))
 """

@@ -20,7 +20,7 @@ PROGRAM = ROOT / "roles/container_image/files/pull-image"
 IMAGE = "registry.example/nvidia/release:1.2.1"
 MIRROR = "10.0.0.5:5000"
 MIRRORED = "10.0.0.5:5000/nvidia/release:1.2.1"
-# Fails where a pull is of what is listed in $REFUSED, and writes down which login it would use.
+# Fails where a pull is of what is listed in $REFUSED, and writes down which login it would use. All have $DIGESTS.
 DOCKER = """#!/bin/sh
 echo "$*" >> "$CALLS"
 if [ "$1" = --config ]; then
@@ -28,7 +28,12 @@ if [ "$1" = --config ]; then
     stat --format %a "$2/config.json" > "$CALLS.$(basename "$2").mode"
     case " $REFUSED " in *" $5 "*) exit 1 ;; esac
 fi
+if [ "$2" = inspect ]; then
+    echo "$DIGESTS"
+fi
 """
+DIGEST = "registry.example/nvidia/release@sha256:" + 64 * "0"
+INSPECT = f"image inspect --format {{{{range .RepoDigests}}}}{{{{println .}}}}{{{{end}}}} {IMAGE}"
 
 
 class Pull(NamedTuple):
@@ -36,6 +41,7 @@ class Pull(NamedTuple):
     output: str
     calls: list[str]
     note: str | None
+    names: str
     folder: Path
 
 
@@ -44,24 +50,29 @@ def pull(folder: Path, *refused: str, image: str = IMAGE, mirror: str = MIRROR) 
     for name in ("bin", "config", "run"):
         (folder / name).mkdir()
     docker, config, note = folder / "bin/docker", folder / "config/config.json", folder / "state/note"
+    names = folder / "names"
+    names.touch()
     docker.write_text(DOCKER)
     docker.chmod(0o755)
     logins = {"auths": {"registry.example": {"auth": "c2VjcmV0"}, "other.example": {"auth": "b3RoZXI="}}}
     config.write_text(json.dumps(logins, indent=4))
     done = subprocess.run(
-        ["sh", PROGRAM, config.parent, image, mirror, note],
+        ["sh", str(PROGRAM), str(config.parent), image, str(names), *([mirror, str(note)] if mirror else [])],
         env={
             "PATH": f"{docker.parent}:{os.environ['PATH']}",
             "RUNTIME_DIRECTORY": str(folder / "run"),
             "CALLS": str(folder / "calls"),
             "REFUSED": " ".join(refused),
+            "DIGESTS": f"{MIRRORED.partition(':1.2.1')[0]}@sha256:{64 * '0'}\n{DIGEST}",
         },
         capture_output=True,
         text=True,
         check=False,
     )
     calls = (folder / "calls").read_text().replace(str(folder), "").splitlines()
-    return Pull(done.returncode, done.stdout, calls, note.read_text() if note.exists() else None, folder)
+    return Pull(
+        done.returncode, done.stdout, calls, note.read_text() if note.exists() else None, names.read_text(), folder
+    )
 
 
 def test_layers_from_the_mirror_name_and_digest_from_the_registry(tmp_path: Path) -> None:
@@ -69,9 +80,31 @@ def test_layers_from_the_mirror_name_and_digest_from_the_registry(tmp_path: Path
     assert done.calls == [
         f"--config /run pull --quiet {MIRRORED}",
         f"--config /config pull --quiet {IMAGE}",
+        INSPECT,
+        f"--config /config pull --quiet {DIGEST}",
         f"rmi {MIRRORED}",
     ]
-    assert (done.status, done.note) == (0, None)
+    assert (done.status, done.note, done.names) == (0, None, f"{DIGEST}\n")
+
+
+def test_without_a_mirror_the_image_gets_its_digest_as_a_name(tmp_path: Path) -> None:
+    done = pull(tmp_path, mirror="")
+    assert done.calls == [
+        f"--config /config pull --quiet {IMAGE}",
+        INSPECT,
+        f"--config /config pull --quiet {DIGEST}",
+    ]
+    assert (done.status, done.note, done.names) == (0, None, f"{DIGEST}\n")
+
+
+def test_a_refused_pull_fails(tmp_path: Path) -> None:
+    assert pull(tmp_path, IMAGE, mirror="").status == 1
+
+
+def test_an_image_that_is_named_by_its_digest_is_pulled_once(tmp_path: Path) -> None:
+    done = pull(tmp_path, image=DIGEST, mirror="")
+    assert done.calls == [f"--config /config pull --quiet {DIGEST}", INSPECT.replace(IMAGE, DIGEST)]
+    assert (done.status, done.names) == (0, "")
 
 
 def test_the_mirror_gets_the_login_of_the_registry(tmp_path: Path) -> None:
@@ -86,7 +119,8 @@ def test_the_mirror_gets_the_login_of_the_registry(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("refused", "status"), [((MIRRORED,), 0), ((MIRRORED, IMAGE), 1)])
 def test_a_mirror_that_fails_is_passed_by(tmp_path: Path, refused: tuple[str, ...], status: int) -> None:
     done = pull(tmp_path, *refused)
-    assert done.calls == [f"--config /run pull --quiet {MIRRORED}", f"--config /config pull --quiet {IMAGE}"]
+    assert done.calls[:2] == [f"--config /run pull --quiet {MIRRORED}", f"--config /config pull --quiet {IMAGE}"]
+    assert (done.names == f"{DIGEST}\n") is (status == 0)
     said = f"The mirror {MIRROR} did not give {IMAGE}. It comes from registry.example."
     # "<4>" makes it a warning in the journal.
     assert (done.status, done.note, done.output) == (status, f"{said}\n", f"<4>{said}\n")
@@ -111,8 +145,12 @@ def test_an_image_by_digest(tmp_path: Path) -> None:
     assert pull(tmp_path, image=image).calls[0].endswith(f"{MIRROR}/a/b@sha256:{64 * '0'}")
 
 
-def docker_pulls(image: str) -> str:
-    return f"ExecStart=/usr/bin/docker --config /etc/trtllm-fleet/docker pull --quiet {image}"
+def pulls(image: str, *mirror: str) -> str:
+    """Return the line of the unit that pulls."""
+    names = "/var/lib/trtllm-fleet/images"
+    return " ".join(
+        ["ExecStart=/usr/local/lib/trtllm-fleet/pull-image /etc/trtllm-fleet/docker", image, names, *mirror]
+    )
 
 
 def variables(role: str) -> dict[str, Any]:
@@ -137,20 +175,21 @@ def started(image: str = IMAGE, **given: Any) -> str:
     return " ".join(start.split())
 
 
-def test_without_a_mirror_docker_pulls_by_itself() -> None:
-    assert started() == docker_pulls(IMAGE)
+def test_without_a_mirror_the_registry_gives_all() -> None:
+    assert started() == pulls(IMAGE)
+
+
+def test_an_archive_is_loaded() -> None:
+    assert started(container_image_archive="/a.tar") == "ExecStart=/usr/bin/docker load --quiet --input /a.tar"
 
 
 def test_with_a_mirror_the_program_pulls() -> None:
-    assert started(container_image_mirror=MIRROR) == (
-        "ExecStart=/usr/local/lib/trtllm-fleet/pull-image /etc/trtllm-fleet/docker "
-        f"{IMAGE} {MIRROR} /var/lib/trtllm-fleet/trtllm-image-release"
-    )
+    assert started(container_image_mirror=MIRROR) == pulls(IMAGE, MIRROR, "/var/lib/trtllm-fleet/trtllm-image-release")
 
 
 @pytest.mark.parametrize("image", ["other.example/nvidia/release:1.2.1", "registry.example.org/a:1", "acme/x:1"])
 def test_an_image_of_another_registry_comes_from_there(image: str) -> None:
-    assert started(image, container_image_mirror=MIRROR) == docker_pulls(image)
+    assert started(image, container_image_mirror=MIRROR) == pulls(image)
 
 
 FACTS = {

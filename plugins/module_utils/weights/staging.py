@@ -77,9 +77,15 @@ class Donor:
     link: bool
 
 
-def stage(
-    directory: Path, manifest: Manifest, sources: Sequence[Path], margin: float, full: bool, dry: bool
-) -> Outcome:
+@dataclass(frozen=True)
+class Room:
+    """What has to be free: for missing files ``margin`` times their bytes, and for others the bytes of each path."""
+
+    margin: float = 1.1
+    reserved: Mapping[str, int] = field(default_factory=dict)
+
+
+def stage(directory: Path, manifest: Manifest, sources: Sequence[Path], room: Room, full: bool, dry: bool) -> Outcome:
     """Have in the snapshot what can be there without a download, and nothing else, and room for the rest.
 
     Raises SnapshotError for a place that cannot hold the snapshot, before anything is changed, and OSError.
@@ -100,7 +106,7 @@ def stage(
             return outcome
         outcome.removed = [*(file.path for file in (*found.corrupt, *found.truncated)), *found.extra]
         fetched = [file for file in found.wanted if not (file.path in donors and donors[file.path].link)]
-        _check_room(directory, place, fetched, outcome.removed, margin)
+        _check_room(directory, place, fetched, outcome.removed, room)
         if _stored(directory) != manifest:
             outcome.steps.append("write the manifest")
             if not dry:
@@ -221,20 +227,27 @@ def _check_place(directory: Path, place: FileSystem, wanted: Sequence[RemoteFile
 
 
 def _check_room(
-    directory: Path, place: FileSystem, fetched: Sequence[RemoteFile], removed: Iterable[str], margin: float
+    directory: Path, place: FileSystem, fetched: Sequence[RemoteFile], removed: Iterable[str], room: Room
 ) -> None:
     """Refuse a file system without room for the files that are fetched or copied to it.
 
     What the cache has of unfinished files counts, and what goes makes room.
     """
-    needed = sum(file.size for file in fetched) * margin - _disk_bytes([directory / CACHE])
+    needed = sum(file.size for file in fetched) * room.margin - _disk_bytes([directory / CACHE])
     free = place.free_bytes + _disk_bytes(directory / path for path in removed)
-    if fetched and needed > free:
+    others = {path: size for path, size in room.reserved.items() if size and _device(Path(path)) == _device(directory)}
+    if fetched and needed + sum(others.values()) > free:
+        more = "".join(f" and {_text(size)} for {path}" for path, size in others.items())
         raise SnapshotError(
             f"{_size(fetched)} are missing in {directory} ({_number(fetched)}). With model_weights_disk_margin "
-            f"{margin:g} {_text(needed)} are needed, but {_text(free)} are free on {place.type} at {place.mount_point}"
-            ": free some, or set model_weights_dir to a place on a larger file system."
+            f"{room.margin:g} {_text(needed)}{more} are needed, but {_text(free)} are free on {place.type} at "
+            f"{place.mount_point}: free some, or set model_weights_dir to a place on a larger file system."
         )
+
+
+def _device(path: Path) -> int:
+    """The file system that a path is on, or will be."""
+    return next(place.stat().st_dev for place in (path, *path.parents) if place.exists())
 
 
 def _disk_bytes(paths: Iterable[Path]) -> int:
