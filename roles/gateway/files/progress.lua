@@ -97,6 +97,10 @@ end
 
 local function inspect(name, server, limit)
   local row, now = server:get_stats(), core.now().sec
+  -- Its name did not resolve, so it has no address: get_addr() of HAProxy 3.0.11 ends the process with a segmentation fault.
+  if row.status == "MAINT (resolution)" then
+    return
+  end
   local answers = row.hrsp_1xx + row.hrsp_2xx + row.hrsp_3xx
   local payload = row.bout - HEADERS * answers - ERROR * (row.hrsp_4xx + row.hrsp_5xx + row.hrsp_other)
   local instance = instances[name]
