@@ -51,13 +51,13 @@ def tags(host: Fleet) -> list[str]:
 
 
 def test_a_bare_host_without_room_for_the_image_is_refused_before_anything_is_changed(host: Fleet) -> None:
-    host.shell("mkdir -p /var/lib/docker && mount -t tmpfs -o size=64m tmpfs /var/lib/docker")
+    host.shell("mkdir -p /var/lib/containerd && mount -t tmpfs -o size=64m tmpfs /var/lib/containerd")
     run = host.playbook("site.yml", **wanted("1.2.1", 8192))
     assert run.status != 0
-    assert "disk:/var/lib/docker: found 64.0 MiB free for /var/lib/docker; expected " in run.output
+    assert "disk:/var/lib/containerd: found 64.0 MiB free for /var/lib/containerd; expected " in run.output
     assert "nothing was changed" in run.output
     assert host.shell("test -e /usr/bin/docker || echo bare").strip() == "bare"
-    host.shell("umount /var/lib/docker")
+    host.shell("umount /var/lib/containerd")
 
 
 def test_a_release_runs_its_image_after_the_tag_has_moved(host: Fleet) -> None:
