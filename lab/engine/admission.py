@@ -282,7 +282,7 @@ class Proxy:
         """Take one request of a connection; give it up when the client does."""
         with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             start, *headers = (await reader.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
-            path = start.decode().split()[1]
+            path = start.decode().split()[1].partition("?")[0]
             length = next((int(each[15:]) for each in headers if each.lower().startswith(b"content-length:")), 0)
             content = await reader.readexactly(length)
             kept = [each for each in headers if not each.lower().startswith((b"content-length:", b"connection:"))]

@@ -155,10 +155,12 @@ def send(host: Fleet, **given: object) -> None:
 def test_what_is_busy_is_left_alone(host: Fleet, stream: bool) -> None:
     """All of its KV cache is one answer's for longer than the timeout, so a completion has to wait."""
     before = show(host, "InvocationID")
+    used = "nvidia-smi -i 0 --query-gpu=utilization.memory --format=csv,noheader,nounits"
     send(host, stream=stream)
+    assert until(lambda: host.shell(used).strip() != "0")
     began = time.monotonic()
     while time.monotonic() < began + TIMEOUT + 25:
-        assert host.shell("nvidia-smi -i 0 --query-gpu=utilization.memory --format=csv,noheader,nounits").strip() != "0"
+        assert host.shell(used).strip() != "0"
         time.sleep(5)
     assert host.chat() == 0, "it has not waited behind the answer"
     assert until(lambda: host.chat() == 200)

@@ -24,7 +24,7 @@ IMAGE = "registry.origin.test/nvidia/tensorrt-llm/release:1.2.1"
 SNAPSHOT = r"""
 find / /srv /var/lib/docker -xdev \
   \( -path /tmp -o -path /var/tmp -o -path /var/log -o -path /var/cache -o -path /var/lib/apt/lists \
-    -o -path '/home/*/.ansible' -o -path /var/lib/sudo \) -prune \
+    -o -path '/home/*/.ansible' -o -path /root/.ansible -o -path /var/lib/sudo \) -prune \
   -o -type f -path '/etc/*' -exec sha256sum {} + -o -printf '%y %m %p %l\n'
 apt-mark showhold | sed 's/^/held /'
 apt-mark showmanual | sed 's/^/asked for /'
@@ -37,7 +37,7 @@ getent group
 # What is not as it was, and why.
 KNOWN = {
     r" /etc/(group|gshadow)-$": "the copy that groupadd and groupdel make of what they change",
-    r" d 7[15]\d /var/lib/docker $": "a disk of its own in the lab, which has the mode that Docker gave it",
+    r" d 7[015]\d /var/lib/(docker|containerd) $": "a disk of its own in the lab, which has the mode that Docker gave it",
     r" /usr/lib/modules\b": "depmod's files, of a kernel that no package of a lab host brought",
     r" /var/lib/dkms\b": "what the lab's dkms leaves",
     r" /usr/lib/nvidia-container-toolkit\b": "compiled Python of the lab's nvidia-ctk",

@@ -34,9 +34,13 @@ local stalled = 0
 -- Return the first line of an answer, or the whole, and whether a connection came about.
 local function request(address, timeout, pattern, method, path, body)
   local host, port = address:match("^%[?(.-)%]?:(%d+)$")
+  -- HAProxy 3.0.11 ends with a segmentation fault where a socket is closed that no connect() was called for.
+  if not host then
+    return nil, false
+  end
   local socket = core.tcp()
   socket:settimeout(timeout)
-  if not host or not socket:connect(host, tonumber(port)) then
+  if not socket:connect(host, tonumber(port)) then
     socket:close()
     return nil, false
   end
@@ -97,7 +101,7 @@ end
 
 local function inspect(name, server, limit)
   local row, now = server:get_stats(), core.now().sec
-  -- Its name did not resolve, so it has no address: get_addr() of HAProxy 3.0.11 ends the process with a segmentation fault.
+  -- Its name did not resolve, so it has no address.
   if row.status == "MAINT (resolution)" then
     return
   end
