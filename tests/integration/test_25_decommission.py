@@ -37,7 +37,7 @@ getent group
 # What is not as it was, and why.
 KNOWN = {
     r" /etc/(group|gshadow)-$": "the copy that groupadd and groupdel make of what they change",
-    r" d 7[015]\d /var/lib/(docker|containerd) $": "a disk of its own in the lab, which has the mode that Docker gave it",
+    r" d 7[015]\d /var/lib/(docker|containerd) $": "disks of their own in the lab, with the mode that Docker gave them",
     r" /usr/lib/modules\b": "depmod's files, of a kernel that no package of a lab host brought",
     r" /var/lib/dkms\b": "what the lab's dkms leaves",
     r" /usr/lib/nvidia-container-toolkit\b": "compiled Python of the lab's nvidia-ctk",
