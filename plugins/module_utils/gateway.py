@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -186,24 +186,23 @@ def marked(name: str, old: Host | None, mark: Callable[[Server], Server], instan
     )
 
 
+def host_problems(host: Host) -> list[str]:
+    """What keeps a host from being behind any gateway."""
+    found = [NO_NAME.format(one) for one in host.servers if not NAME.fullmatch(one)]
+    if not re.fullmatch(r"[^\s'\"\\]+", host.model):
+        found.append(f"{host.model!r} is no model id; it has no space, quote or backslash")
+    for instance, server in host.servers.items():
+        if not 0 < server.port < 65536:
+            found.append(f"{instance}: port {server.port} is not from 1 to 65535")
+        if server.max_requests < 1:
+            found.append(f"{instance}: max_requests {server.max_requests} is less than 1")
+    return found
+
+
 def problems(hosts: Hosts) -> list[str]:
-    """What keeps these hosts from being behind one gateway."""
-    found = [
-        NO_NAME.format(name)
-        for host, value in hosts.items()
-        for name in (host, *value.servers)
-        if not NAME.fullmatch(name)
-    ]
-    for name, value in hosts.items():
-        if not re.fullmatch(r"[^\s'\"\\]+", value.model):
-            found.append(f"{name}: {value.model!r} is no model id")
-        for instance, server in value.servers.items():
-            if not 0 < server.port < 65536 or server.max_requests < 1:
-                found.append(
-                    f"{name}: {instance}: port {server.port} or {server.max_requests} requests is out of range"
-                )
+    """What keeps these hosts from being behind one gateway together."""
     names = Counter(name for host, value in hosts.items() for name in (f"{host}.{server}" for server in value.servers))
-    found += [f"{name} is the name of two instances" for name, number in names.items() if number > 1]
+    found = [f"{name} is the name of two instances" for name, number in names.items() if number > 1]
     by_model: dict[str, list[str]] = {}
     for name, host in hosts.items():
         by_model.setdefault(host.model, []).append(name)
@@ -252,23 +251,11 @@ class Haproxy:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._master = path.with_name("master.sock")
 
     def ask(self, command: str) -> str:
         """The answer to one command of the runtime API, or to several joined by semicolons."""
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(SOCKET_TIMEOUT)
-            answer = b""
-            try:
-                connection.connect(str(self._path))
-                connection.sendall(f"{command}\n".encode())
-                while part := connection.recv(65536):
-                    answer += part
-            except (FileNotFoundError, ConnectionRefusedError) as error:
-                raise NotRunning(f"no HAProxy listens at {self._path}: {error.strerror}") from None
-            except OSError as error:
-                # One that runs and cannot be told anything goes on sending requests.
-                raise GatewayError(f"HAProxy does not answer at {self._path}: {error}") from None
-        return answer.decode(errors="replace")
+        return _ask(self._path, command)
 
     def fingerprint(self) -> str:
         """Of the configuration that it runs with; empty where it is none of ours."""
@@ -277,10 +264,24 @@ class Haproxy:
 
     def weights(self) -> dict[str, int]:
         """The weight of each server, as it was set."""
-        lines = self.ask(f"show servers state {BACKEND}").splitlines()
-        columns = next((line[1:].split() for line in lines if line.startswith("#")), [])
-        rows = [dict(zip(columns, line.split())) for line in lines[2:] if line.strip()]
-        return {row["srv_name"]: int(row["srv_uweight"]) for row in rows}
+        return _weights(self.ask(f"show servers state {BACKEND}"))
+
+    def tell_old_workers(self, wanted: Mapping[str, int]) -> None:
+        """Set the weights in processes that a reload has replaced: they still send requests that came before it.
+
+        They are reached through the master process. A gateway that was started without its socket has none.
+        """
+        try:
+            listed = _ask(self._master, "show proc").partition("# old workers")[2].partition("\n# ")[0]
+        except GatewayError:
+            return
+        for process in re.findall(r"^(\d+)\s", listed, re.MULTILINE):
+            # It may end at any moment.
+            with suppress(GatewayError):
+                known = _weights(_ask(self._master, f"@!{process} show servers state {BACKEND}"))
+                for name, weight in known.items():
+                    if weight != wanted.get(name, 0):
+                        _ask(self._master, f"@!{process} set weight {BACKEND}/{name} {wanted.get(name, 0)}")
 
     def statistics(self) -> dict[str, dict[str, str]]:
         """HAProxy's statistics of each server, by name, in the words of its documentation."""
@@ -359,6 +360,8 @@ class Gateway:
                     if not NAME.fullmatch(name):
                         raise GatewayError(NO_NAME.format(name))
                     new = change(before.get(name))
+                    if new is not None and (own := host_problems(new)):
+                        raise GatewayError(". ".join(own))
                 except GatewayError as error:
                     failures[name] = str(error)
                     continue
@@ -462,6 +465,7 @@ class Gateway:
                 self._reload(unit, fingerprint)
             else:
                 self._haproxy.set_weights(heavy)
+            self._haproxy.tell_old_workers(wanted)
         return Result(bool(differences or stale or heavy), stale, True, differences)
 
     def _reload(self, unit: str, fingerprint: str) -> None:
@@ -506,6 +510,31 @@ def told(row: Mapping[str, str]) -> str:
     return " ".join(
         filter(None, ("is", row["status"], row.get("check_status"), row.get("check_code"), row.get("last_chk")))
     )
+
+
+def _ask(path: Path, command: str) -> str:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(SOCKET_TIMEOUT)
+        answer = b""
+        try:
+            connection.connect(str(path))
+            connection.sendall(f"{command}\n".encode())
+            while part := connection.recv(65536):
+                answer += part
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise NotRunning(f"no HAProxy listens at {path}: {error.strerror}") from None
+        except OSError as error:
+            # One that runs and cannot be told anything goes on sending requests.
+            raise GatewayError(f"HAProxy does not answer at {path}: {error}") from None
+    return answer.decode(errors="replace")
+
+
+def _weights(state: str) -> dict[str, int]:
+    """The weights in an answer to ``show servers state``."""
+    lines = state.splitlines()
+    columns = next((line[1:].split() for line in lines if line.startswith("#")), [])
+    rows = [dict(zip(columns, line.split())) for line in lines[2:] if line.strip()]
+    return {row["srv_name"]: int(row["srv_uweight"]) for row in rows}
 
 
 def _bracketed(address: str) -> str:

@@ -2,7 +2,8 @@
 
   python3 fifo_engine.py PORT SLOTS TOKEN_SECONDS FAULT_FILE
 While FAULT_FILE is there it hangs: /health is 200, headers of streams are sent, and nothing else is. Where the file
-says refuse, each completion is answered with 400. It ends with its standard input.
+says refuse, each completion is answered with 400; where it says unmetered, /metrics is empty and all else works. A
+request without a token is answered with 400, too. It ends with its standard input.
 """
 
 from __future__ import annotations
@@ -43,16 +44,19 @@ class Engine:
         self.iteration = 0
         self.unread: list[dict[str, int]] = []
 
+    def says(self, word: str) -> bool:
+        return self.fault.exists() and self.fault.read_text() == word
+
     async def token(self) -> None:
         await asyncio.sleep(self.token_seconds)
-        while self.fault.exists():
+        while self.fault.exists() and not self.says("unmetered"):
             await asyncio.sleep(0.2)
         self.iteration += 1
         self.unread = [*self.unread[-999:], {"iter": self.iteration}]
 
     async def complete(self, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         tokens, streamed = asked.get("max_tokens", 10000), asked.get("stream", False)
-        if self.fault.exists() and self.fault.read_text() == "refuse":
+        if tokens < 1 or self.says("refuse"):
             writer.write(whole("{}", "400 Bad Request"))
             return
         if streamed:
@@ -73,7 +77,8 @@ class Engine:
         body = await reader.readexactly(length)
         if method == "get":
             unread, self.unread = self.unread, [] if path == "/metrics" else self.unread
-            writer.write(whole(json.dumps(unread) if path == "/metrics" else ""))
+            metrics = [] if self.says("unmetered") else unread
+            writer.write(whole(json.dumps(metrics) if path == "/metrics" else ""))
         else:
             # A client that has gone is not worked for.
             done = asyncio.ensure_future(self.complete(json.loads(body), writer))

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,18 @@ TOKEN_SECONDS = 0.1
 # Ports, and how many requests each works on at a time. The last is always full with one.
 SLOTS = {8000: 6, 8001: 6, 8002: 1}
 RESTARTED = 8003
+# Ports that never take a connection.
+DEAD = (8004, 8005)
+# A full queue of connections that nobody takes: the kernel drops what comes, as a host without power does.
+SILENT = """
+import socket, sys
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=0)
+clients = [socket.socket() for _ in range(4)]
+for client in clients:
+    client.setblocking(False)
+    client.connect_ex(("127.0.0.1", int(sys.argv[1])))
+sys.stdin.read()
+"""
 STATISTICS = """
 import socket
 connection = socket.socket(socket.AF_UNIX)
@@ -59,9 +71,18 @@ class Gateway:
         servers = [
             {"name": f"p{port}", "address": "127.0.0.1", "port": port, "max_requests": max_requests} for port in ports
         ]
-        options = {"hosts": [{"name": "gpu1", "model": MODEL, "servers": servers}], "timeout": timeout}
+        self.module({"hosts": [{"name": "gpu1", "model": MODEL, "servers": servers}], "timeout": timeout})
+
+    def module(self, options: dict[str, object]) -> None:
         command = ["ansible", "-i", "inventory/local", self.name, "--become", "-m", "trtllm.fleet.gateway_host", "-a"]
         subprocess.run([*command, json.dumps(options)], env=dict(FLEET.environment), check=True)
+
+    @contextmanager
+    def drained(self, port: int) -> Iterator[None]:
+        options = {"hosts": [{"name": "gpu1"}], "instances": [f"p{port}"]}
+        self.module({**options, "state": "drained"})
+        yield
+        self.module({**options, "state": "ready"})
 
     def fault(self, port: int, words: str | None) -> None:
         FLEET.shell(self.name, f"rm -f /run/{port}" if words is None else f"printf '{words}' > /run/{port}")
@@ -206,6 +227,47 @@ def test_half_of_the_instances_stay_in_service(gateway: Gateway) -> None:
         seen.add(len(gateway.down()))
         time.sleep(1)
     assert seen == {0, 1}
+
+
+def test_those_that_get_no_request_are_not_in_the_half_that_stays(gateway: Gateway) -> None:
+    """One drained and one gone of four: of the two that serve only one may be taken out."""
+    gateway.register(8000, 8001, 8002, RESTARTED, timeout=0)
+    with gateway.drained(8002):
+        gateway.wait_for_down({str(RESTARTED)}, seconds=15)
+        for port in (8000, 8001):
+            gateway.fault(port, "hang")
+        end = time.monotonic() + 2 * NOTICED
+        seen: set[int] = set()
+        while time.monotonic() < end:
+            seen.add(len({"8000", "8001"} & gateway.down().keys()))
+            time.sleep(1)
+        assert seen == {0, 1}
+
+
+def test_dead_hosts_do_not_hide_one_that_hangs(gateway: Gateway) -> None:
+    with ExitStack() as stack:
+        for port in DEAD:
+            stack.enter_context(running(gateway.name, "python3", "-c", SILENT, str(port)))
+        time.sleep(1)
+        gateway.register(8000, 8001, *DEAD, timeout=0)
+        dead = {str(port) for port in DEAD}
+        gateway.wait_for_down(dead, seconds=15)
+        time.sleep(PROGRESS_TIMEOUT + 5)
+        gateway.fault(8001, "hang")
+        gateway.wait_for_down({*dead, "8001"}, NOTICED)
+
+
+def test_errors_do_not_hide_a_healthy_stream(gateway: Gateway) -> None:
+    """They were taken for 2,048 bytes each, and have a tenth."""
+    gateway.register(8000, 8001)
+    for port in (8000, 8001):
+        gateway.fault(port, "unmetered")
+    before = chkdown(gateway)
+    streams = gateway.start(12, tokens=round(3 * PROGRESS_TIMEOUT / TOKEN_SECONDS), stream=True)
+    time.sleep(1)
+    assert statuses(gateway.start(600, tokens=0)) == {400: 600}
+    assert statuses(streams) == {200: 12}
+    assert chkdown(gateway) == before
 
 
 def test_an_instance_that_refuses_completions_is_down(gateway: Gateway) -> None:

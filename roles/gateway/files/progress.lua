@@ -21,17 +21,26 @@ local DOWN_INTERVAL = 2
 local DOWN_TIMEOUT = 30 -- of a completion, while the instance gets no request
 local DOUBT = TIMEOUT / 2 -- without progress, until the engine's own count is read
 local POLL = 5
+local CONNECT_TIMEOUT = 3
 -- How long the first check of an instance waits for the first answer.
 local FIRST = tonumber(os.getenv("GATEWAY_CHECK_TIMEOUT")) - 1
 local FAILURES = 2
 -- What an answer has before its first token: a hung engine may still send the headers of a stream, or an error.
 local HEADERS = 400
 local ERROR = 2048
+local COUNTED = 6 -- HAProxy counts the bytes of an answer every five seconds, and the answer itself at once
 
 local instances = {}
-local stalled = 0
 
--- Return the first line of an answer, or the whole, and whether a connection came about.
+-- Run a function that may fail without an end to the task.
+local function protected(run, ...)
+  local done, message = pcall(run, ...)
+  if not done then
+    core.Alert("progress: " .. tostring(message))
+  end
+end
+
+-- Return as much of an answer as the pattern says, and whether a connection came about.
 local function request(address, timeout, pattern, method, path, body)
   local host, port = address:match("^%[?(.-)%]?:(%d+)$")
   -- HAProxy 3.0.11 ends with a segmentation fault where a socket is closed that no connect() was called for.
@@ -39,11 +48,12 @@ local function request(address, timeout, pattern, method, path, body)
     return nil, false
   end
   local socket = core.tcp()
-  socket:settimeout(timeout)
+  socket:settimeout(CONNECT_TIMEOUT)
   if not socket:connect(host, tonumber(port)) then
     socket:close()
     return nil, false
   end
+  socket:settimeout(timeout)
   socket:send(
     method .. " " .. path .. " HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\nContent-Type: application/json\r\n"
       .. "Content-Length: " .. #body .. "\r\n\r\n" .. body
@@ -54,83 +64,108 @@ local function request(address, timeout, pattern, method, path, body)
 end
 
 local function moved(instance)
-  if instance.stalled then
-    instance.stalled = false
-    stalled = stalled - 1
-  end
+  instance.stalled = false
   instance.since = core.now().sec
   instance.mark = instance.payload
   instance.answered = true
   instance.owed = false
 end
 
+local function complete(instance)
+  local began, timeout = core.now().sec, instance.down and DOWN_TIMEOUT or TIMEOUT
+  -- The status line as far as the status. HAProxy's receive("*l") fails on an empty line.
+  local answer, connected = request(instance.address, timeout, 12, "POST", "/v1/chat/completions", REQUEST)
+  local now, status = core.now().sec, answer and answer:match("^HTTP/%S+ (%d+)")
+  instance.next = now + (instance.down and DOWN_INTERVAL or INTERVAL)
+  if status == "200" then
+    instance.failures = 0
+    moved(instance)
+  elseif connected and now - began < timeout - 1 then
+    instance.failures = instance.failures + 1
+    instance.failure = "a completion: " .. (status and "HTTP " .. status or "the connection was closed")
+    instance.next = now + AGAIN
+  elseif connected then
+    instance.owed = true
+  end
+end
+
 -- Request a completion of one token. Without an answer in time it has shown nothing, and is still owed.
 local function probe(instance)
-  local began, timeout = core.now().sec, instance.down and DOWN_TIMEOUT or TIMEOUT
   instance.probing = true
   core.register_task(function()
-    local answer, connected = request(instance.address, timeout, "*l", "POST", "/v1/chat/completions", REQUEST)
-    local now, status = core.now().sec, answer and answer:match("^HTTP/%S+ (%d+)")
+    protected(complete, instance)
     instance.probing = false
-    instance.next = now + (instance.down and DOWN_INTERVAL or INTERVAL)
-    if status == "200" then
-      instance.failures = 0
-      moved(instance)
-    elseif connected and now - began < timeout - 1 then
-      instance.failures = instance.failures + 1
-      instance.failure = "a completion: " .. (status and "HTTP " .. status or "the connection was closed")
-      instance.next = now + AGAIN
-    elseif connected then
-      instance.owed = true
-    end
   end)
 end
 
 -- Read the number of the last iteration. The engine forgets iterations that were read, so only a second one is progress.
+local function count_iterations(instance)
+  local body = request(instance.address, POLL, "*a", "GET", "/metrics", "")
+  local iteration = body and body:match('^.*"iter"%s*:%s*(%d+)')
+  if iteration and instance.iteration and iteration ~= instance.iteration then
+    moved(instance)
+  end
+  instance.iteration = iteration or instance.iteration
+end
+
 local function poll(instance)
   instance.polled = core.now().sec
   core.register_task(function()
-    local body = request(instance.address, POLL, "*a", "GET", "/metrics", "")
-    local iteration = body and body:match('^.*"iter"%s*:%s*(%d+)')
-    if iteration and instance.iteration and iteration ~= instance.iteration then
-      moved(instance)
-    end
-    instance.iteration = iteration or instance.iteration
+    protected(count_iterations, instance)
   end)
 end
 
-local function inspect(name, server, limit)
+-- Return whether one more instance may be taken out of service. Half of those that serve, or would but for this
+-- program, stay: what looks like a fault of most may be one of the gateway.
+local function may_stall()
+  local serving, stalled = 0, 0
+  for _, instance in pairs(instances) do
+    if instance.weight > 0 and (instance.stalled or not instance.down) then
+      serving = serving + 1
+      stalled = stalled + (instance.stalled and 1 or 0)
+    end
+  end
+  return stalled < serving // 2
+end
+
+local function inspect(name, server)
   local row, now = server:get_stats(), core.now().sec
   -- Its name did not resolve, so it has no address.
-  if row.status == "MAINT (resolution)" then
+  if not row or row.status == "MAINT (resolution)" then
     return
   end
-  local answers = row.hrsp_1xx + row.hrsp_2xx + row.hrsp_3xx
-  local payload = row.bout - HEADERS * answers - ERROR * (row.hrsp_4xx + row.hrsp_5xx + row.hrsp_other)
+  local errors = row.hrsp_4xx + row.hrsp_5xx + row.hrsp_other
+  local answers = row.hrsp_1xx + row.hrsp_2xx + row.hrsp_3xx + errors
+  local payload = row.bout - HEADERS * (answers - errors) - ERROR * errors
   local instance = instances[name]
   if not instance then
-    instance = { since = now, mark = payload, next = now, polled = now, failures = 0, failure = "" }
+    instance = { since = now, mark = payload, answers = answers, begun = now, next = now, polled = now, failures = 0 }
     instances[name] = instance
   end
-  if row.bout < (instance.bytes or 0) then -- "clear counters" by hand
-    instance.mark = payload
+  if answers ~= instance.answers then
+    instance.answers, instance.begun = answers, now
   end
-  instance.payload, instance.bytes = payload, row.bout
+  instance.payload, instance.weight = payload, row.weight
   instance.address, instance.in_flight = server:get_addr(), row.scur
   local down = row.status:sub(1, 4) == "DOWN"
-  if down and not instance.down then
+  local unreachable = down and (row.check_status or ""):match("L4") ~= nil
+  if (down and not instance.down) or unreachable then
     instance.answered = false
   end
   instance.down = down
+  if unreachable then -- HAProxy knows, and whoever comes back starts anew
+    instance.since, instance.stalled, instance.owed, instance.failures = now, false, false, 0
+  end
   if payload > instance.mark then
     moved(instance)
   elseif row.scur == 0 and not (instance.probing or instance.owed or instance.stalled) then
-    instance.since = now
+    instance.since, instance.mark = now, payload
+  elseif now - instance.begun > COUNTED then -- headers and errors were smaller than supposed, or "clear counters" by hand
+    instance.mark = payload
   end
   local silent = now - instance.since
-  if silent >= TIMEOUT and not instance.stalled and stalled < limit then
+  if silent >= TIMEOUT and not instance.stalled and (row.weight == 0 or may_stall()) then
     instance.stalled = true
-    stalled = stalled + 1
   end
   local doubt = silent >= DOUBT or (down and row.scur > 0)
   if not doubt then
@@ -159,13 +194,9 @@ end
 
 core.register_task(function()
   while tostring(core.get_info()["Stopping"]) ~= "1" do -- after a reload the new process does this
-    local servers, count = core.backends[BACKEND].servers, 0
-    for _ in pairs(servers) do
-      count = count + 1
-    end
     local done = 0
-    for name, server in pairs(servers) do
-      inspect(name, server, count // 2)
+    for name, server in pairs(core.backends[BACKEND].servers) do
+      protected(inspect, name, server)
       done = done + 1
       if done % 20 == 0 then
         core.yield()
