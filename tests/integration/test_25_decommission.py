@@ -19,12 +19,13 @@ ALL = {"decommission_all": True, "rollout_min_capacity": 0}
 WEIGHTS = "/srv/trtllm-fleet"
 THEIRS = f"{WEIGHTS}/theirs/notes.txt"
 IMAGE = "registry.origin.test/nvidia/tensorrt-llm/release:1.2.1"
-# What is on a host, but for what every use of it changes: caches, logs, lists, temporary files, also Ansible's. Of /etc
+# What is on a host, but for what every use of it changes: caches, logs, lists, temporary files, also Ansible's and sudo's. Of /etc
 # the contents as well.
 SNAPSHOT = r"""
 find / /srv /var/lib/docker -xdev \
   \( -path /tmp -o -path /var/tmp -o -path /var/log -o -path /var/cache -o -path /var/lib/apt/lists \
-    -o -path '/home/*/.ansible' -o -path /root/.ansible -o -path /var/lib/sudo \) -prune \
+    -o -path '/home/*/.ansible' -o -path /root/.ansible -o -path /var/lib/sudo \
+    -o -path '/home/*/.sudo_as_admin_successful' \) -prune \
   -o -type f -path '/etc/*' -exec sha256sum {} + -o -printf '%y %m %p %l\n'
 apt-mark showhold | sed 's/^/held /'
 apt-mark showmanual | sed 's/^/asked for /'

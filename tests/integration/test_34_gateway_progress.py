@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,8 @@ TOKEN_SECONDS = 0.1
 # Ports, and how many requests each works on at a time. The last is always full with one.
 SLOTS = {8000: 6, 8001: 6, 8002: 1}
 RESTARTED = 8003
+UNVERIFIED = ssl._create_unverified_context()
+HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
 # Ports that never take a connection.
 DEAD = (8004, 8005)
 # A full queue of connections that nobody takes: the kernel drops what comes, as a host without power does.
@@ -89,11 +91,9 @@ class Gateway:
 
     def complete(self, tokens: int, stream: bool = False) -> int:
         """Return the status of a whole answer."""
-        context = ssl._create_unverified_context()
-        connection = http.client.HTTPSConnection(self.address, context=context, timeout=120)
+        connection = http.client.HTTPSConnection(self.address, context=UNVERIFIED, timeout=120)
         body = json.dumps({"model": MODEL, "messages": [], "max_tokens": tokens, "stream": stream})
-        headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
-        connection.request("POST", "/v1/chat/completions", body, headers)
+        connection.request("POST", "/v1/chat/completions", body, HEADERS)
         answer = connection.getresponse()
         answer.read()
         return answer.status
@@ -270,12 +270,36 @@ def test_errors_do_not_hide_a_healthy_stream(gateway: Gateway) -> None:
     assert chkdown(gateway) == before
 
 
+def test_a_request_that_came_before_a_reload_does_not_reach_what_was_drained_since(gateway: Gateway) -> None:
+    """A process that a reload has replaced chooses the instance when the body is complete."""
+    gateway.register(8000, 8001)
+    body = json.dumps({"model": MODEL, "messages": [], "max_tokens": 1}).encode()
+    with ExitStack() as stack:
+        connections = [
+            stack.enter_context(closing(http.client.HTTPSConnection(gateway.address, context=UNVERIFIED, timeout=60)))
+            for _one in range(10)
+        ]
+        for connection in connections:
+            connection.putrequest("POST", "/v1/chat/completions")
+            for name, value in {**HEADERS, "Content-Length": str(len(body))}.items():
+                connection.putheader(name, value)
+            connection.endheaders(body[:10])
+        gateway.register(8000, 8001, 8002)
+        with gateway.drained(8000):
+            gateway.fault(8000, "refuse")
+            for connection in connections:
+                connection.send(body[10:])
+            answers = Counter(connection.getresponse().status for connection in connections)
+            gateway.fault(8000, None)
+    assert answers == {200: 10}
+
+
 def test_an_instance_that_refuses_completions_is_down(gateway: Gateway) -> None:
     """As without the harmony vocabulary; that is no question of being busy, so all may be down for it."""
     gateway.register(8000, 8001)
     for port in (8000, 8001):
         gateway.fault(port, "refuse")
-    assert set(gateway.wait_for_down({"8000", "8001"}, seconds=15).values()) == {"a completion: HTTP 400"}
+    assert set(gateway.wait_for_down({"8000", "8001"}, NOTICED).values()) == {"a completion: HTTP 400"}
     for port in (8000, 8001):
         gateway.fault(port, None)
     gateway.wait_for_down(set(), seconds=10)

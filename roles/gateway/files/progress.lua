@@ -25,12 +25,15 @@ local CONNECT_TIMEOUT = 3
 -- How long the first check of an instance waits for the first answer.
 local FIRST = tonumber(os.getenv("GATEWAY_CHECK_TIMEOUT")) - 1
 local FAILURES = 2
--- What an answer has before its first token: a hung engine may still send the headers of a stream, or an error.
+-- Bytes that an answer has before its first token: a hung engine may still send the headers of a stream.
 local HEADERS = 400
-local ERROR = 2048
+local STATUS_LINE = 200 -- with the headers that the gateway adds
+local LONG_ERROR = 2048 -- one that does not say how long it is
 local COUNTED = 6 -- HAProxy counts the bytes of an answer every five seconds, and the answer itself at once
 
 local instances = {}
+-- Bytes of answers that are errors, by instance. A hung engine may still send them, so they are no progress.
+local errors = {}
 
 -- Run a function that may fail without an end to the task.
 local function protected(run, ...)
@@ -134,18 +137,20 @@ local function inspect(name, server)
   if not row or row.status == "MAINT (resolution)" then
     return
   end
-  local errors = row.hrsp_4xx + row.hrsp_5xx + row.hrsp_other
-  local answers = row.hrsp_1xx + row.hrsp_2xx + row.hrsp_3xx + errors
-  local payload = row.bout - HEADERS * (answers - errors) - ERROR * errors
   local instance = instances[name]
+  if instance and row.bout < instance.bytes then -- "clear counters" by hand
+    errors[name], instance.mark = 0, 0
+  end
+  local deducted = HEADERS * (row.hrsp_1xx + row.hrsp_2xx + row.hrsp_3xx) + (errors[name] or 0)
+  local payload = row.bout - deducted
   if not instance then
-    instance = { since = now, mark = payload, answers = answers, begun = now, next = now, polled = now, failures = 0 }
+    instance = { since = now, mark = payload, next = now, polled = now, failures = 0 }
     instances[name] = instance
   end
-  if answers ~= instance.answers then
-    instance.answers, instance.begun = answers, now
+  if deducted ~= instance.deducted then
+    instance.deducted, instance.begun = deducted, now
   end
-  instance.payload, instance.weight = payload, row.weight
+  instance.payload, instance.bytes, instance.weight = payload, row.bout, row.weight
   instance.address, instance.in_flight = server:get_addr(), row.scur
   local down = row.status:sub(1, 4) == "DOWN"
   local unreachable = down and (row.check_status or ""):match("L4") ~= nil
@@ -160,7 +165,7 @@ local function inspect(name, server)
     moved(instance)
   elseif row.scur == 0 and not (instance.probing or instance.owed or instance.stalled) then
     instance.since, instance.mark = now, payload
-  elseif now - instance.begun > COUNTED then -- headers and errors were smaller than supposed, or "clear counters" by hand
+  elseif now - instance.begun > COUNTED then -- headers and errors were smaller than supposed
     instance.mark = payload
   end
   local silent = now - instance.since
@@ -204,6 +209,11 @@ core.register_task(function()
     end
     core.msleep(1000 * ROUND)
   end
+end)
+
+core.register_action("count_error", { "http-res" }, function(txn)
+  local name, length = txn.f:srv_name(), tonumber(txn.f:res_hdr("content-length")) or LONG_ERROR
+  errors[name] = (errors[name] or 0) + STATUS_LINE + #txn.f:res_hdrs() + length
 end)
 
 core.register_service("progress", "http", function(applet)
