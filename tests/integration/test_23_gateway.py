@@ -953,7 +953,8 @@ async def stream(address: str, ready: asyncio.Semaphore, everybody: asyncio.Barr
         return received[:40].decode("latin-1")
     if not tail.endswith(b"0\r\n\r\n") or b"data: [DONE]" not in tail:
         return "cut"
-    return "" if b'"completion_tokens":%d' % tokens in tail else "short"
+    counted = re.findall(rb'"completion_tokens":(\d+)', tail)
+    return "" if counted == [b"%d" % tokens] else f"{counted} tokens"
 
 
 async def streams(addresses: Sequence[str], number: int, tokens: int) -> list[str]:

@@ -27,7 +27,7 @@ VARIABLES = {
         "LAB_ENGINE_LOAD_SECONDS": str(LOAD),
         "LAB_ENGINE_FAULT_FILE": "/encodings/fault",
         # One answer without max_tokens at a time, of more than twice the timeout.
-        "LAB_ENGINE_KV_TOKENS": "131104",
+        "LAB_ENGINE_KV_TOKENS": "131072",
         "LAB_ENGINE_ANSWER_TOKENS": "15000",
         "LAB_ENGINE_SPEEDUP": "1",
     },

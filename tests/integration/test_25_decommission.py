@@ -19,8 +19,8 @@ ALL = {"decommission_all": True, "rollout_min_capacity": 0}
 WEIGHTS = "/srv/trtllm-fleet"
 THEIRS = f"{WEIGHTS}/theirs/notes.txt"
 IMAGE = "registry.origin.test/nvidia/tensorrt-llm/release:1.2.1"
-# What is on a host, but for what every use of it changes: caches, logs, lists, temporary files, also Ansible's and sudo's. Of /etc
-# the contents as well.
+# What is on a host, without what every use of it changes: caches, logs, lists, temporary files, also Ansible's and
+# sudo's. Of /etc the contents as well.
 SNAPSHOT = r"""
 find / /srv /var/lib/docker -xdev \
   \( -path /tmp -o -path /var/tmp -o -path /var/log -o -path /var/cache -o -path /var/lib/apt/lists \
