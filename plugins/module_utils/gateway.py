@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -52,6 +52,7 @@ COMMAND_TIMEOUT = 30.0
 RELOAD_TIMEOUT = 30.0
 SOCKET_TIMEOUT = 5.0
 INTERVAL = 0.5
+OLD_PROCESSES = 2.0  # until a process that a reload has replaced knows what is drained (progress.lua)
 LOOKUPS = 32  # names at a time: each waits for DNS as long as the resolver of the gateway lets it
 
 Difference = dict[str, str]  # in the form of Ansible's --diff
@@ -228,6 +229,11 @@ def weights(hosts: Hosts) -> dict[str, int]:
     }
 
 
+def served(hosts: Hosts) -> set[str]:
+    """The servers that get requests, by their names in HAProxy."""
+    return {name for name, weight in weights(hosts).items() if weight}
+
+
 def render(head: str, hosts: Hosts) -> tuple[str, str]:
     """HAProxy's configuration and its fingerprint, of which being drained is no part: that needs no reload."""
     model = served_model(hosts)
@@ -251,11 +257,23 @@ class Haproxy:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._master = path.with_name("master.sock")
 
     def ask(self, command: str) -> str:
         """The answer to one command of the runtime API, or to several joined by semicolons."""
-        return _ask(self._path, command)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(SOCKET_TIMEOUT)
+            answer = b""
+            try:
+                connection.connect(str(self._path))
+                connection.sendall(f"{command}\n".encode())
+                while part := connection.recv(65536):
+                    answer += part
+            except (FileNotFoundError, ConnectionRefusedError) as error:
+                raise NotRunning(f"no HAProxy listens at {self._path}: {error.strerror}") from None
+            except OSError as error:
+                # One that runs and cannot be told anything goes on sending requests.
+                raise GatewayError(f"HAProxy does not answer at {self._path}: {error}") from None
+        return answer.decode(errors="replace")
 
     def fingerprint(self) -> str:
         """Of the configuration that it runs with; empty where it is none of ours."""
@@ -264,24 +282,10 @@ class Haproxy:
 
     def weights(self) -> dict[str, int]:
         """The weight of each server, as it was set."""
-        return _weights(self.ask(f"show servers state {BACKEND}"))
-
-    def tell_old_workers(self, wanted: Mapping[str, int]) -> None:
-        """Set the weights in processes that a reload has replaced: they still send requests that came before it.
-
-        They are reached through the master process. A gateway that was started without its socket has none.
-        """
-        try:
-            listed = _ask(self._master, "show proc").partition("# old workers")[2].partition("\n# ")[0]
-        except GatewayError:
-            return
-        for process in re.findall(r"^(\d+)\s", listed, re.MULTILINE):
-            # It may end at any moment.
-            with suppress(GatewayError):
-                known = _weights(_ask(self._master, f"@!{process} show servers state {BACKEND}"))
-                for name, weight in known.items():
-                    if weight != wanted.get(name, 0):
-                        _ask(self._master, f"@!{process} set weight {BACKEND}/{name} {wanted.get(name, 0)}")
+        lines = self.ask(f"show servers state {BACKEND}").splitlines()
+        columns = next((line[1:].split() for line in lines if line.startswith("#")), [])
+        rows = [dict(zip(columns, line.split())) for line in lines[2:] if line.strip()]
+        return {row["srv_name"]: int(row["srv_uweight"]) for row in rows}
 
     def statistics(self) -> dict[str, dict[str, str]]:
         """HAProxy's statistics of each server, by name, in the words of its documentation."""
@@ -388,6 +392,8 @@ class Gateway:
             if not self._check_mode:
                 self._write(config, text if text != old else None, before, after)
             done = self._run_with(unit, fingerprint, weights(after), differences)
+            if done.running and not self._check_mode and served(before) - served(after):
+                self._sleep(OLD_PROCESSES)
             return replace(done, hosts=now, problems=failures)
 
     def survey(self) -> dict[str, Any]:
@@ -465,7 +471,6 @@ class Gateway:
                 self._reload(unit, fingerprint)
             else:
                 self._haproxy.set_weights(heavy)
-            self._haproxy.tell_old_workers(wanted)
         return Result(bool(differences or stale or heavy), stale, True, differences)
 
     def _reload(self, unit: str, fingerprint: str) -> None:
@@ -510,31 +515,6 @@ def told(row: Mapping[str, str]) -> str:
     return " ".join(
         filter(None, ("is", row["status"], row.get("check_status"), row.get("check_code"), row.get("last_chk")))
     )
-
-
-def _ask(path: Path, command: str) -> str:
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(SOCKET_TIMEOUT)
-        answer = b""
-        try:
-            connection.connect(str(path))
-            connection.sendall(f"{command}\n".encode())
-            while part := connection.recv(65536):
-                answer += part
-        except (FileNotFoundError, ConnectionRefusedError) as error:
-            raise NotRunning(f"no HAProxy listens at {path}: {error.strerror}") from None
-        except OSError as error:
-            # One that runs and cannot be told anything goes on sending requests.
-            raise GatewayError(f"HAProxy does not answer at {path}: {error}") from None
-    return answer.decode(errors="replace")
-
-
-def _weights(state: str) -> dict[str, int]:
-    """The weights in an answer to ``show servers state``."""
-    lines = state.splitlines()
-    columns = next((line[1:].split() for line in lines if line.startswith("#")), [])
-    rows = [dict(zip(columns, line.split())) for line in lines[2:] if line.strip()]
-    return {row["srv_name"]: int(row["srv_uweight"]) for row in rows}
 
 
 def _bracketed(address: str) -> str:

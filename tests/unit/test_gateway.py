@@ -43,25 +43,6 @@ MOVED = {**GPU1, "servers": [server("serve-0", 9000), server("serve-1", 8001)]}
 DRAIN, READY, FORGET = ({"host": "gpu1", "state": state} for state in ("drained", "ready", "absent"))
 
 
-class Listener:
-    """A unix socket that answers one line of each connection."""
-
-    def __init__(self, path: Path, answer: Callable[[str], str]) -> None:
-        class Connection(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                self.wfile.write(answer(self.rfile.readline().decode().strip()).encode())
-
-        self.path = path
-        self.server = socketserver.ThreadingUnixStreamServer(str(path), Connection)
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def stop(self) -> None:
-        if self.path.exists():
-            self.server.shutdown()
-            self.server.server_close()
-            self.path.unlink()
-
-
 class FakeHaproxy:
     """A HAProxy that answers at its socket, and the commands ``haproxy -c`` and ``systemctl reload`` for it."""
 
@@ -75,16 +56,23 @@ class FakeHaproxy:
         self.verdict = CommandResult(0)
         self.missing: list[OSError] = []
         self.reload: Callable[[], None] = self.read
-        self.old_workers: dict[str, dict[str, int]] = {}  # weights by process
-        self.listeners: list[Listener] = []
+        self.listener: socketserver.BaseServer | None = None
 
     def start(self) -> None:
-        master = self.path.with_name("master.sock")
-        self.listeners = [Listener(self.path, lambda line: self.answer(line)), Listener(master, self.answer_as_master)]
+        haproxy = self
+
+        class Connection(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                self.wfile.write(haproxy.answer(self.rfile.readline().decode().strip()).encode())
+
+        self.listener = socketserver.ThreadingUnixStreamServer(str(self.path), Connection)
+        threading.Thread(target=self.listener.serve_forever, args=(0.01,), daemon=True).start()
 
     def stop(self) -> None:
-        for listener in self.listeners:
-            listener.stop()
+        if self.path.exists() and self.listener:
+            self.listener.shutdown()
+            self.listener.server_close()
+            self.path.unlink()
 
     def read(self) -> None:
         text = self.config.read_text()
@@ -97,7 +85,11 @@ class FakeHaproxy:
         if command == "show info":
             return f"Name: HAProxy\nVersion: 3.0\ndescription: {self.description}\n\n"
         if command == "show servers state instances":
-            return self.state(self.weights())
+            rows = [
+                f"4 instances {number} {name} 192.0.2.1 2 0 {weight} 100 58 15 3 2 6 0 0 0 - 8000 - 0 0 - - 0\n"
+                for number, (name, (address, weight)) in enumerate(self.servers.items(), 1)
+            ]
+            return f"1\n# {STATE}\n{''.join(rows)}\n"
         if command == "show stat":
             proxies = [("api", "FRONTEND"), *(("instances", name) for name in self.servers), ("instances", "BACKEND")]
             rows = []
@@ -111,31 +103,6 @@ class FakeHaproxy:
         if found[1] not in self.servers:
             return "No such server.\n"
         self.servers[found[1]] = (self.servers[found[1]][0], int(found[2]))
-        return "\n"
-
-    @staticmethod
-    def state(weights: dict[str, int]) -> str:
-        rows = [
-            f"4 instances {number} {name} 192.0.2.1 2 0 {weight} 100 58 15 3 2 6 0 0 0 - 8000 - 0 0 - - 0\n"
-            for number, (name, weight) in enumerate(weights.items(), 1)
-        ]
-        return f"1\n# {STATE}\n{''.join(rows)}\n"
-
-    def answer_as_master(self, command: str) -> str:
-        if command == "show proc":
-            old = "".join(f"{process:<16}worker          1         0d00h05m00s  3.0\n" for process in self.old_workers)
-            return (
-                "#<PID>          <type>          <reloads>       <uptime>        <version>\n"
-                "7               master          2               0d00h10m00s     3.0\n"
-                "# workers\n14              worker          0               0d00h01m00s     3.0\n"
-                f"# old workers\n{old}# programs\n\n"
-            )
-        found = re.fullmatch(r"@!(\d+) (?:show servers state instances|set weight instances/(\S+) (\d+))", command)
-        assert found, command
-        weights = self.old_workers[found[1]]
-        if not found[2]:
-            return self.state(weights)
-        weights[found[2]] = int(found[3])
         return "\n"
 
     def command(self, argv: Sequence[str], timeout: float) -> CommandResult:
@@ -510,22 +477,17 @@ def test_a_haproxy_that_does_not_run_finds_it_written(site: Site) -> None:
     assert (site.run(**GPU1)["changed"], site.run(**GPU1)["running"]) == (False, True)
 
 
-def test_processes_before_a_reload_send_nothing_to_what_is_drained_or_gone(site: Site) -> None:
+def test_processes_before_a_reload_have_time_to_learn_what_gets_no_request(site: Site) -> None:
     site.run(**GPU1)
-    site.run(**GPU2)
-    site.haproxy.old_workers = {"12": {"gpu1.serve-0": 100, "gpu1.serve-1": 100}, "13": {"gpu1.serve-0": 100}}
+    began = site.now
+    assert site.run(**READY)["changed"] is False
+    assert site.now == began
     site.run(**DRAIN)
-    assert site.haproxy.old_workers == {"12": {"gpu1.serve-0": 0, "gpu1.serve-1": 0}, "13": {"gpu1.serve-0": 0}}
+    assert site.now == began + gateway.OLD_PROCESSES
     site.run(**READY)
-    assert site.haproxy.old_workers["13"] == {"gpu1.serve-0": 100}
+    assert site.now == began + gateway.OLD_PROCESSES
     site.run(**FORGET)
-    assert site.haproxy.old_workers["13"] == {"gpu1.serve-0": 0}
-
-
-def test_gateway_that_was_started_without_the_socket_of_its_master(site: Site) -> None:
-    site.run(**GPU1)
-    site.haproxy.listeners[1].stop()
-    assert site.run(**DRAIN)["changed"] is True
+    assert site.now == began + 2 * gateway.OLD_PROCESSES
 
 
 def test_weights_that_somebody_changed_are_put_right(site: Site) -> None:
@@ -579,7 +541,7 @@ def test_nobody_waits_for_what_gets_no_request(site: Site) -> None:
     site.haproxy.checks = {"gpu1.serve-0": DOWN, "gpu1.serve-1": DOWN}
     assert site.run(**DRAIN, instances=["serve-0"], timeout=3)["drained"] == ["serve-0"]
     del site.haproxy.checks["gpu1.serve-1"]
-    assert (site.run(**GPU1, timeout=3)["changed"], site.now) == (False, 0.0)
+    assert (site.run(**GPU1, timeout=3)["changed"], site.now) == (False, gateway.OLD_PROCESSES)
 
 
 def test_survey_says_what_haproxy_says_of_every_instance(site: Site) -> None:

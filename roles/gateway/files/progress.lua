@@ -10,12 +10,15 @@
 -- work and makes no progress.
 
 local BACKEND = os.getenv("GATEWAY_BACKEND")
+-- Where the process that serves has this program's service.
+local SOCKET = os.getenv("GATEWAY_PROGRESS_SOCKET")
 -- A completion of one token.
 local REQUEST = os.getenv("GATEWAY_REQUEST")
 -- Seconds.
 local TIMEOUT = tonumber(os.getenv("GATEWAY_PROGRESS_TIMEOUT"))
 local INTERVAL = tonumber(os.getenv("GATEWAY_CHECK_INTERVAL"))
 local ROUND = 1
+local WEIGHT = "100" -- as module gateway_host sets it
 local AGAIN = 1 -- after a completion that failed
 local DOWN_INTERVAL = 2
 local DOWN_TIMEOUT = 30 -- of a completion, while the instance gets no request
@@ -46,13 +49,14 @@ end
 -- Return as much of an answer as the pattern says, and whether a connection came about.
 local function request(address, timeout, pattern, method, path, body)
   local host, port = address:match("^%[?(.-)%]?:(%d+)$")
+  local target = host and { host, tonumber(port) } or { address:match("^unix@.*") }
   -- HAProxy 3.0.11 ends with a segmentation fault where a socket is closed that no connect() was called for.
-  if not host then
+  if #target == 0 then
     return nil, false
   end
   local socket = core.tcp()
   socket:settimeout(CONNECT_TIMEOUT)
-  if not socket:connect(host, tonumber(port)) then
+  if not socket:connect(table.unpack(target)) then
     socket:close()
     return nil, false
   end
@@ -197,8 +201,25 @@ local function reason(instance)
   end
 end
 
+-- Send what comes yet to no instance that was drained or removed since a reload. The runtime API of a process that was
+-- replaced refuses to set weights.
+local function follow()
+  local answer = request(SOCKET, CONNECT_TIMEOUT, "*a", "GET", "/", "")
+  local _, body = (answer or ""):match("^HTTP/%S+ 200 .-\r\n\r\n()(.*)$")
+  if not body then
+    return
+  end
+  local served = {}
+  for name in body:gmatch("[^\n]+") do
+    served[name] = true
+  end
+  for name, server in pairs(core.backends[BACKEND].servers) do
+    server:set_weight(served[name] and WEIGHT or "0")
+  end
+end
+
 core.register_task(function()
-  while tostring(core.get_info()["Stopping"]) ~= "1" do -- after a reload the new process does this
+  while tostring(core.get_info()["Stopping"]) ~= "1" do
     local done = 0
     for name, server in pairs(core.backends[BACKEND].servers) do
       protected(inspect, name, server)
@@ -209,6 +230,11 @@ core.register_task(function()
     end
     core.msleep(1000 * ROUND)
   end
+  -- After a reload the new process looks for progress.
+  while true do
+    protected(follow)
+    core.msleep(1000 * ROUND)
+  end
 end)
 
 core.register_action("count_error", { "http-res" }, function(txn)
@@ -216,7 +242,26 @@ core.register_action("count_error", { "http-res" }, function(txn)
   errors[name] = (errors[name] or 0) + STATUS_LINE + #txn.f:res_hdrs() + length
 end)
 
+-- Return the names of the instances that get requests.
+local function served()
+  local names = {}
+  for name, server in pairs(core.backends[BACKEND].servers) do
+    if server:get_stats().weight > 0 then
+      names[#names + 1] = name
+    end
+  end
+  return table.concat(names, "\n")
+end
+
 core.register_service("progress", "http", function(applet)
+  if applet.path == "/" then
+    local names = served()
+    applet:set_status(200)
+    applet:add_header("content-length", #names)
+    applet:start_response()
+    applet:send(names)
+    return
+  end
   local name, tries = applet.path:sub(2), FIRST * 10
   while tries > 0 and not (instances[name] and (instances[name].answered or reason(instances[name]))) do
     core.msleep(100)
