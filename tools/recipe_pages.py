@@ -12,16 +12,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import ABSENT, Tree, get, leaves
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import DYNAMO_RUNTIME, dotted, select_release
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import (
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import (
+    DYNAMO_RUNTIME,
+    dotted,
+    select_release,
+)
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import ABSENT, Tree, get, leaves
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import (
     IMAGE_REPOSITORY,
     OVERRIDES,
     USE_CASES,
     RecipeError,
     resolve,
 )
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 from tools.markdown import bullets, literal, table
 
 TABLES = load_tables()

@@ -26,7 +26,7 @@ from unittest.mock import Mock
 import pydantic
 import yaml
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import DYNAMO_RUNTIME, select_release
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import DYNAMO_RUNTIME, select_release
 from lab.engine import options, trtllm_serve
 
 # What the command line takes from TensorRT-LLM.

@@ -39,10 +39,13 @@ from typing import Any, NoReturn
 
 import yaml
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.memory import DEFAULT_TOKENS_PER_BLOCK, estimate
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import expand_releases
-from ansible_collections.trtllm.fleet.plugins.module_utils.parallelism import parallelism
-from ansible_collections.trtllm.fleet.plugins.module_utils.rules import DEFAULT_MAX_BATCH_SIZE, DEFAULT_MAX_NUM_TOKENS
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import expand_releases
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.memory import DEFAULT_TOKENS_PER_BLOCK, estimate
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.parallelism import parallelism
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.rules import (
+    DEFAULT_MAX_BATCH_SIZE,
+    DEFAULT_MAX_NUM_TOKENS,
+)
 from lab.engine import options
 
 HERE = Path(__file__).resolve().parent

@@ -10,9 +10,13 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import RecipeError
-from ansible_collections.trtllm.fleet.plugins.module_utils.request import read_request
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_defaults, load_tables, serving_recipe
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import RecipeError
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe_request import read_request
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import (
+    load_defaults,
+    load_tables,
+    serving_recipe,
+)
 
 # Ansible imports an action before it forks a worker for each host. What is read now they all have;
 # read by each of them, the tables would cost more than the recipe.

@@ -40,7 +40,7 @@ _value:
 
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.openpgp import KeyFileError, key_fingerprints
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.openpgp import KeyFileError, key_fingerprints
 
 
 def apt_key_problems(text: str, allowed: list[str]) -> str:

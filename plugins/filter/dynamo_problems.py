@@ -46,7 +46,7 @@ _value:
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo import problems
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import problems
 
 
 class FilterModule:

@@ -40,7 +40,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo import release_row
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import release_row
 
 
 def dynamo_release(image: str, releases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ _value:
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.status import make_status, render
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status import make_status, render
 
 
 def fleet_status(

@@ -46,8 +46,8 @@ _value:
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.plan import revision_hosts
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.revisions import readable
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import revision_hosts
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.revisions import readable
 
 
 def plan_revision_hosts(hosts: Sequence[str], variables: Mapping[str, Mapping[str, Any]]) -> list[str]:

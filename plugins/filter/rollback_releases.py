@@ -37,7 +37,7 @@ _value:
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.rollout import back_to, newest_rollout
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.rollout import back_to, newest_rollout
 
 
 def rollback_releases(hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -55,7 +55,7 @@ _value:
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.rollout import canary_problems, together
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.rollout import canary_problems, together
 
 
 def rollout_canary(

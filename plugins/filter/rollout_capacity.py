@@ -40,7 +40,7 @@ _value:
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.rollout import in_rotation
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.rollout import in_rotation
 
 
 def rollout_capacity(gateway: Mapping[str, Any], away: Mapping[str, int]) -> float:

@@ -65,7 +65,7 @@ from typing import Any
 from ansible.errors import AnsibleError
 from jinja2 import UndefinedError
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.plan import (
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import (
     Host,
     failure,
     look_up,
@@ -74,8 +74,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.plan import (
     resolve_revision,
     revision_answers,
 )
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_defaults, serving_recipe
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.revisions import readable
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.revisions import readable
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_defaults, serving_recipe
 
 
 def serving_plan(hosts: Sequence[str], variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ _value:
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.tuning import outcome
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning import outcome
 
 
 class FilterModule:

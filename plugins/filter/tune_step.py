@@ -59,7 +59,7 @@ _value:
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.tuning import step
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning import step
 
 
 class FilterModule:

@@ -51,7 +51,7 @@ _value:
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.tuning import trial
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning import trial
 
 
 class FilterModule:

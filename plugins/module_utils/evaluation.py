@@ -18,7 +18,7 @@ from typing import Any, Callable
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import leased
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import did_you_mean
+from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
 
 # The evaluations, and the files of their data sets.
 DATA_SETS: dict[str, tuple[str, ...]] = {

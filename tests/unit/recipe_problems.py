@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import RecipeError
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import serving_recipe
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import RecipeError
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import serving_recipe
 
 
 def recipe_problems(request: dict[str, Any]) -> list[str]:

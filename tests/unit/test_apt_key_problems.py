@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.filter.apt_key_problems import apt_key_problems
-from ansible_collections.trtllm.fleet.plugins.module_utils.openpgp import key_fingerprints
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.openpgp import key_fingerprints
 
 # Made for this test with gpg, which says that the fingerprint is:
 FINGERPRINT = "2490B768C9DDAB2DFE4125CB02B47967E03D9618"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables, serving_recipe
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables, serving_recipe
 from tools.bench.recipes import fleet
 
 

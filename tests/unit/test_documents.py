@@ -16,8 +16,8 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import leaves, merge
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables, serving_recipe
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import leaves, merge
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables, serving_recipe
 from tests.unit.recipe_problems import recipe_problems
 
 ROOT = Path(__file__).resolve().parents[2]

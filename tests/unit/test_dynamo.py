@@ -11,9 +11,9 @@ import pytest
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.trtllm.fleet.plugins.filter.dynamo_release import dynamo_release
-from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo import problems, release_row
-from ansible_collections.trtllm.fleet.plugins.module_utils.request import read_request
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_defaults, serving_recipe
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import problems, release_row
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe_request import read_request
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_defaults, serving_recipe
 from tests.unit.test_dynamo_releases import ROWS
 
 IMAGE = "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo import release_row
 from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_health import ENDPOINT
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import release_row
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "roles/dynamo/vars/main/releases.yml"

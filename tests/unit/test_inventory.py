@@ -11,7 +11,7 @@ from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.vars.manager import VariableManager
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import serving_recipe
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import serving_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 # That of the lab has its hosts from Docker, and that of Dynamo has groups of its own.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 from lab.engine import admission, trtllm_serve
 
 RELEASES = load_tables().releases

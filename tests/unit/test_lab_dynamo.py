@@ -13,7 +13,7 @@ import pydantic
 import pytest
 import yaml
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 from lab.engine import dynamo_trtllm, trtllm_serve
 
 ROW = load_tables().releases["1.3"]

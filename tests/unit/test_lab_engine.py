@@ -18,7 +18,7 @@ import pydantic
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.module_utils import endpoint
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 from lab.engine import options, trtllm_serve
 
 TABLE = load_tables().releases

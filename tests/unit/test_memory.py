@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.memory import (
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.memory import (
     cause,
     check_context,
     estimate,
     graph_batch_sizes,
     problem,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.rules import Finding
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.rules import Finding
 from tests.unit.published import B200, H100, PUBLISHED, RTX_5090, Published, facts
 from tests.unit.test_rules import OPTIONS
 

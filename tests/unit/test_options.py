@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import (
+from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import (
     check_options,
-    did_you_mean,
     dotted,
     expand_releases,
     option_paths,
     select_release,
 )
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 
 RELEASES = load_tables().releases
 VERSIONS = [name for name in RELEASES if re.fullmatch(r"\d+\.\d+", name)]

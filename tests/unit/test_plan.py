@@ -13,7 +13,7 @@ from ansible.errors import AnsibleError
 
 from ansible_collections.trtllm.fleet.plugins.filter.plan_revision_hosts import plan_revision_hosts
 from ansible_collections.trtllm.fleet.plugins.filter.serving_plan import serving_plan
-from ansible_collections.trtllm.fleet.plugins.module_utils.plan import (
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import (
     Host,
     compare,
     failure,
@@ -22,7 +22,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.plan import (
     render,
     shorten,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import RecipeError
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import RecipeError
 
 RECIPE: dict[str, Any] = {
     "name": "gpt-oss-120b-b200x4-max_throughput",

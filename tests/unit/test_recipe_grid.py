@@ -11,8 +11,8 @@ from typing import Any
 import pydantic
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import USE_CASES, RecipeError, resolve
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import USE_CASES, RecipeError, resolve
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 from lab.engine import options as engine
 
 TABLES = load_tables()

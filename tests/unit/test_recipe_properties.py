@@ -11,10 +11,14 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import get, leaves, merge, merge_part
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import check_options, dotted, option_paths
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import RecipeError, resolve
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import (
+    check_options,
+    dotted,
+    option_paths,
+)
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import get, leaves, merge, merge_part
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import RecipeError, resolve
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 from tests.unit.recipe_problems import recipe_problems
 
 TABLES = load_tables()

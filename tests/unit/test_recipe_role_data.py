@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import image_tag
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import OVERRIDES, USE_CASES, WORKERS
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import image_tag
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import OVERRIDES, USE_CASES, WORKERS
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = ROOT / "roles/serving_recipe"

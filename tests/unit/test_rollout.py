@@ -15,7 +15,7 @@ from ansible_collections.trtllm.fleet.plugins.filter.rollback_releases import ro
 from ansible_collections.trtllm.fleet.plugins.filter.rollout_canary import rollout_canary
 from ansible_collections.trtllm.fleet.plugins.filter.rollout_capacity import rollout_capacity
 from ansible_collections.trtllm.fleet.plugins.filter.rollout_plan import rollout_plan
-from ansible_collections.trtllm.fleet.plugins.module_utils.rollout import (
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.rollout import (
     Host,
     RolloutError,
     Step,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.rules import Finding, check_rules
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.rules import Finding, check_rules
 from tests.unit.published import PUBLISHED, Published, facts
 
 FACTS = facts("gpt-oss-120b")

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import leaves, merge
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import (
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import (
     check_options,
     image_tag,
     option_paths,
     select_release,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import RecipeError, resolve
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_tables, serving_recipe
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import leaves, merge
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import RecipeError, resolve
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables, serving_recipe
 from tests.unit.recipe_problems import recipe_problems
 
 REQUEST: dict[str, Any] = {

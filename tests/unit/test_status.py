@@ -14,7 +14,7 @@ import pytest
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ansible_collections.trtllm.fleet.plugins.filter.fleet_status import fleet_status
-from ansible_collections.trtllm.fleet.plugins.module_utils.status import ROWS, age, make_status, render
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status import ROWS, age, make_status, render
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "playbooks/templates"
 NOW = "2026-11-22T22:40:00+00:00"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import tuning
+from ansible_collections.trtllm.fleet.plugins.plugin_utils import tuning
 
 SPACE: dict[str, list[dict[str, Any]]] = {
     "batch size": [{"engine_options": {"max_batch_size": size}} for size in (16, 256, 1024)],

@@ -23,10 +23,14 @@ from typing import Any
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import applies
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import OVERRIDES, USE_CASES
-from ansible_collections.trtllm.fleet.plugins.module_utils.request import PREFIX, read_request
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.recipes import load_defaults, load_tables, serving_recipe
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import applies
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import OVERRIDES, USE_CASES
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe_request import PREFIX, read_request
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import (
+    load_defaults,
+    load_tables,
+    serving_recipe,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 # CPU milliseconds for each host: a fleet of 1,000 has its recipes in 5 seconds.

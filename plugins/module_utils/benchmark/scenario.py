@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import did_you_mean
+from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
 
 TOOLS = ("aiperf", "benchmark_serving")
 ENDPOINTS = ("chat", "completions")

@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.measured import LATENCIES, PERCENTILES
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Point, loads, median
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import did_you_mean
+from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
 
 # A latency is a ceiling, everything else a floor.
 CEILINGS = tuple(f"{name}.{part}" for name in LATENCIES for part in ("mean", *(f"p{p}" for p in PERCENTILES), "max"))

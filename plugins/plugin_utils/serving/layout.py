@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import Tree, applies
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import did_you_mean
+from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import Tree, applies
 
 MAX_PORT = 65535
 

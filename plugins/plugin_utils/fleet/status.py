@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Callable, Literal
+from typing import Any, Literal
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.plan import natural, shorten
-from ansible_collections.trtllm.fleet.plugins.module_utils.rollout import in_rotation, together
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import natural, shorten
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.rollout import in_rotation, together
 
 Verdict = Literal["ok", "drained", "degraded", "down", "unreachable", "nothing"]
 Tree = Mapping[str, Any]
@@ -397,7 +397,7 @@ def _table(rows: Sequence[tuple[str, ...]], hosts: Sequence[Tree]) -> Iterator[s
     by_name = {host["name"]: host for host in hosts}
     widths = [max(len(row[place]) for row in rows) for place in range(len(COLUMNS))]
     for row in rows if len(rows) > 1 else []:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         host = by_name.get(row[0], {})
         for sentence in host.get("reasons", []):
             yield from _wrap(sentence, "    - ", "      ")
@@ -428,7 +428,7 @@ def _gateway_lines(gateways: Sequence[Tree]) -> Iterator[str]:
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     by_name = {gateway["name"]: gateway for gateway in gateways}
     for place, row in enumerate(rows):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         gateway = by_name[row[0]] if place else {}
         if gateway.get("message"):
             yield from _wrap(gateway["message"], "  - ", "    ")

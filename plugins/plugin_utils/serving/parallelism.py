@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import get
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import get
 
 
 def integer(options: Mapping[str, Any], *path: str) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any
 from ansible.errors import AnsibleError
 from jinja2 import UndefinedError
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.plan import REVISION
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import REVISION
 
 READ = (*REVISION, "bundle_dir", "__plan_release", "__plan_revision")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import slo
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import loads, median
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import merge
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import did_you_mean
+from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import merge
 
 # The variables of role serving_recipe that a variation may set, without their prefix.
 VARIABLES = ("engine_options", "gpus_per_instance", "use_case", "environment")

@@ -12,9 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import get, merge
-from ansible_collections.trtllm.fleet.plugins.module_utils.parallelism import Parallelism, integer, parallelism
-from ansible_collections.trtllm.fleet.plugins.module_utils.rules import (
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import get, merge
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.parallelism import Parallelism, integer, parallelism
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.rules import (
     DEFAULT_GRAPH_MAX_BATCH_SIZE,
     DEFAULT_MAX_BATCH_SIZE,
     DEFAULT_MAX_NUM_TOKENS,

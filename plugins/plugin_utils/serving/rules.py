@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import get
-from ansible_collections.trtllm.fleet.plugins.module_utils.parallelism import integer, size
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import get
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.parallelism import integer, size
 
 # One process per GPU: the product of these is the number of GPUs of an instance (tensorrt_llm/mapping.py).
 PARALLEL_OPTIONS = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")

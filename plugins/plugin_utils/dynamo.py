@@ -11,8 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import DYNAMO_RUNTIME, image_name, image_tag
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import few
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import (
+    DYNAMO_RUNTIME,
+    image_name,
+    image_tag,
+)
 
 Tree = Mapping[str, Any]
 
@@ -166,7 +170,7 @@ def _alike(workers: Sequence[Worker], image: str) -> Iterator[str]:
 def _holders(workers: Sequence[Worker], values: Sequence[str]) -> str:
     """Each value with the workers that have it."""
     holders: dict[str, list[str]] = {}
-    for worker, value in zip(workers, values):
+    for worker, value in zip(workers, values, strict=True):
         holders.setdefault(value, []).append(f"{worker.kind} on {worker.host}")
     return ", ".join(f"{value} ({few(places)})" for value, places in sorted(holders.items()))
 

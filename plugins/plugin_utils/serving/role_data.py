@@ -12,10 +12,10 @@ from typing import Any
 
 from ansible.module_utils.common.yaml import yaml_load
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import expand_releases
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import Tables, resolve
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import expand_releases
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import Tables, resolve
 
-ROLE = Path(__file__).parents[2] / "roles" / "serving_recipe"
+ROLE = Path(__file__).parents[3] / "roles" / "serving_recipe"
 DATA = ROLE / "vars"
 
 

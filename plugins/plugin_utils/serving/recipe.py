@@ -10,7 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import (
+from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import (
+    check_options,
+    dotted,
+    image_tag,
+    select_release,
+)
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import (
     ABSENT,
     Path,
     Tree,
@@ -20,7 +27,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.layers import (
     merge_part,
     source,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.layout import (
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layout import (
     GpuSlot,
     choose_gpus,
     find_hardware,
@@ -28,15 +35,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.layout import (
     lay_out,
     odd_number,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.memory import cause, check_context, estimate, problem
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import (
-    check_options,
-    did_you_mean,
-    dotted,
-    image_tag,
-    select_release,
-)
-from ansible_collections.trtllm.fleet.plugins.module_utils.rules import Finding, check_rules
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.memory import cause, check_context, estimate, problem
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.rules import Finding, check_rules
 
 USE_CASES = ("low_latency", "max_throughput")
 # The two halves of disaggregated serving.

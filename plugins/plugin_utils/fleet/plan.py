@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.layers import Tree, leaves
-from ansible_collections.trtllm.fleet.plugins.module_utils.layout import NO_GPU
-from ansible_collections.trtllm.fleet.plugins.module_utils.options import dotted
-from ansible_collections.trtllm.fleet.plugins.module_utils.recipe import OVERRIDES, RecipeError
-from ansible_collections.trtllm.fleet.plugins.module_utils.request import PREFIX, read_request
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import dotted
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import Tree, leaves
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layout import NO_GPU
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import OVERRIDES, RecipeError
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe_request import PREFIX, read_request
 
 # What the commit of a host's weights follows from.
 REVISION = ("model_weights_repository", "serving_recipe_model", "model_weights_revision", "model_weights_hub_url")
@@ -288,7 +288,7 @@ def _follows(run: Sequence[str], name: str) -> bool:
 def _difference(one: str, other: str) -> int | None:
     """The place of the only number in which two names differ."""
     left, right = _parts(one), _parts(other)
-    places = [place for place, (a, b) in enumerate(zip(left, right)) if a != b]
+    places = [place for place, (a, b) in enumerate(zip(left, right, strict=False)) if a != b]
     return places[0] if len(left) == len(right) and len(places) == 1 and places[0] % 2 else None
 
 
@@ -386,7 +386,7 @@ def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
 
 def _instance_lines(instances: Sequence[Tree]) -> Iterator[str]:
     gpus = [", ".join(map(str, instance["gpus"])) for instance in instances]
-    for instance, indices in zip(instances, gpus):
+    for instance, indices in zip(instances, gpus, strict=True):
         node = instance.get("numa_node")
         where = "" if node is None else f"  NUMA node {node}"
         yield f"{instance['name']}  port {instance['port']}  GPUs {indices.ljust(max(map(len, gpus)))}{where}".rstrip()
