@@ -107,6 +107,10 @@ bench-fleet: $(venv) ## status.yml and a site.yml without changes, beside bare S
 docs: $(venv) ## Write the documents that are generated from specs and data
 	PYTHONPATH=collections python -m tools.docs
 
+.PHONY: counts
+counts: $(venv) ## Size, indirection and words off the style guide
+	python tools/counts.py
+
 .PHONY: locks
 locks: $(venv) ## Write the locks with hashes of the Python programs that roles install
 	python -m tools.lock

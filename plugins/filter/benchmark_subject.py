@@ -25,7 +25,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Note what is measured
+- name: Set the system under test
   ansible.builtin.set_fact:
     subject: "{{ runs | trtllm.fleet.benchmark_subject(gpus) }}"
 """

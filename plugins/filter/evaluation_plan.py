@@ -50,7 +50,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Plan
+- name: Set the plan of the evaluation
   ansible.builtin.set_fact:
     plan: >-
       {{ ['gpqa'] | trtllm.fleet.evaluation_plan(['low', 'high'], recipe=served, resolved=recipe, table=table) }}

@@ -21,7 +21,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: See whether the image is still there
+- name: Check for the image
   ansible.builtin.command:
     argv: [docker, image, inspect, "{{ served.description | trtllm.fleet.image_by_digest }}"]
   changed_when: false

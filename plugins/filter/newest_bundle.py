@@ -22,7 +22,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Choose the newest
+- name: Select the newest bundle
   ansible.builtin.set_fact:
     bundle: "{{ [slurped.content] | trtllm.fleet.newest_bundle }}"
 """

@@ -22,7 +22,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Choose
+- name: Select the releases to roll back to
   ansible.builtin.set_fact:
     releases: "{{ {'gpu1': runs1, 'gpu2': runs2} | trtllm.fleet.rollback_releases }}"
 """

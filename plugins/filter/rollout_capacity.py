@@ -25,7 +25,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Refuse to go below half
+- name: Assert that half of the capacity stays
   ansible.builtin.assert:
     that: "gateway | trtllm.fleet.rollout_capacity({'gpu1': 1}) >= 50"
 """

@@ -51,7 +51,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Make the plan
+- name: Set the rollout plan
   ansible.builtin.set_fact:
     plan: >-
       {{ ansible_play_hosts | trtllm.fleet.rollout_plan(hostvars, gateways.results, batches=[1, '25%'], min_capacity=50,

@@ -38,7 +38,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: See what came out
+- name: Set the result of the search
   ansible.builtin.set_fact:
     outcome: >-
       {{ space | trtllm.fleet.tune_outcome(trials, 'output_tokens_per_second_per_gpu', margin=0.02, done=step.done) }}

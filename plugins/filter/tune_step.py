@@ -42,7 +42,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Choose what is tried
+- name: Select the next variation
   ansible.builtin.set_fact:
     step: "{{ space | trtllm.fleet.tune_step(trials, margin=0.02, max_trials=20, seconds=0, budget=7200) }}"
 """

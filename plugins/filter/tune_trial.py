@@ -34,7 +34,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Keep it
+- name: Record the measurement
   ansible.builtin.set_fact:
     trials: "{{ trials + [step.choice | trtllm.fleet.tune_trial(step.variables, measured, objective)] }}"
   vars:

@@ -139,7 +139,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Ask sixteen at once
+- name: Run a load of sixteen concurrent requests
   trtllm.fleet.benchmark_load:
     tool: aiperf
     directory: /tmp/load

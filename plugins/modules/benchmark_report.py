@@ -85,7 +85,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Draw a result
+- name: Generate the page of a result
   trtllm.fleet.benchmark_report:
     run: benchmark-results/20261123T153000Z-gpu1-serve-0
     index: benchmark-results

@@ -55,7 +55,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Let Docker hand out devices by CDI
+- name: Enable CDI devices in Docker
   trtllm.fleet.docker_daemon_config:
     name: nvidia_container_toolkit
     config:
@@ -63,7 +63,7 @@ EXAMPLES = r"""
         cdi: true
   notify: Restart Docker
 
-- name: Take it back
+- name: Restore the previous setting
   trtllm.fleet.docker_daemon_config:
     name: nvidia_container_toolkit
     config: {}

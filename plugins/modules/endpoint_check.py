@@ -182,7 +182,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Wait until the instance serves, and prove it
+- name: Wait for the instance and verify it
   trtllm.fleet.endpoint_check:
     base_url: http://127.0.0.1:8000
     unit: trtllm-serve-0
@@ -203,14 +203,14 @@ EXAMPLES = r"""
     min_tokens_per_second: 100
   delegate_to: localhost
 
-- name: Wait until a worker of Dynamo has loaded its engine
+- name: Wait for the engine of a Dynamo worker
   trtllm.fleet.endpoint_check:
     base_url: http://10.0.0.1:9100
     unit: trtllm-dynamo-prefill-0
     last_stage: health
     timeout: 1800
 
-- name: Prove that the two decode workers of one host answer, after their restart
+- name: Verify the two decode workers of a host after their restart
   trtllm.fleet.endpoint_check:
     base_url: http://127.0.0.1:8000
     model: openai/gpt-oss-120b
@@ -219,7 +219,7 @@ EXAMPLES = r"""
     instance_address: 10.0.0.2
     answered_by_instance: true
 
-- name: Prove that Dynamo serves with two prefill workers and one decode worker, each doing its part
+- name: Verify Dynamo with two prefill workers and one decode worker
   trtllm.fleet.endpoint_check:
     base_url: http://127.0.0.1:8000
     model: openai/gpt-oss-120b

@@ -108,7 +108,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Evaluate for a turn
+- name: Run an evaluation until the poll time is over
   trtllm.fleet.evaluation_run:
     directory: /var/tmp/evaluation/1
     python: /opt/trtllm-fleet/evaluation/bin/python

@@ -47,7 +47,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: See whether all instances are in rotation
+- name: Assert that all instances are in service
   trtllm.fleet.gateway_info:
   register: gateway
   delegate_to: gateway1

@@ -35,7 +35,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: See which GPUs are here
+- name: Gather the GPUs
   trtllm.fleet.gpu_info:
   register: gpus
 

@@ -180,7 +180,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look at the host
+- name: Check the host
   trtllm.fleet.host_check:
     architectures: [x86_64, aarch64]
     distributions:

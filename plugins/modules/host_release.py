@@ -106,7 +106,7 @@ EXAMPLES = r"""
     restart: "{{ staged.restart }}"
 
 # and when it was proven to serve
-- name: Remember that it is verified
+- name: Mark the release as verified
   trtllm.fleet.host_release:
     state: verified
     name: "{{ staged.name }}"

@@ -41,7 +41,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: See what runs
+- name: Gather the running release
   trtllm.fleet.host_release_info:
   register: runs
 

@@ -37,7 +37,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look at the host
+- name: Gather the status of the host
   trtllm.fleet.host_status:
   register: status
 

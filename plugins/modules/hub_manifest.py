@@ -80,12 +80,12 @@ author:
 """
 
 EXAMPLES = r"""
-- name: See how large a model is, and which commit main is
+- name: Query the size of a model and the commit of main
   trtllm.fleet.hub_manifest:
     repository: openai/gpt-oss-120b
   register: manifest
 
-- name: See whether a token may read a gated one, on a mirror behind a proxy
+- name: Query a gated model on a mirror behind a proxy
   trtllm.fleet.hub_manifest:
     hub_url: https://hub.example.com
     repository: example/gated-model

@@ -54,7 +54,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Have the image at hand
+- name: Download the image
   trtllm.fleet.image_archive:
     name: nvcr.io/nvidia/tensorrt-llm/release:1.2.1
     path: /srv/bundle/image.tar

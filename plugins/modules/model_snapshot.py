@@ -96,12 +96,12 @@ author:
 """
 
 EXAMPLES = r"""
-- name: See what the model consists of
+- name: List the files of the model
   trtllm.fleet.hub_manifest:
     repository: openai/gpt-oss-120b
   register: model
 
-- name: Make its snapshot ready
+- name: Prepare the snapshot
   trtllm.fleet.model_snapshot:
     path: /srv/trtllm-fleet/models/openai/gpt-oss-120b/{{ model.commit }}
     manifest: "{{ model }}"
@@ -120,7 +120,7 @@ EXAMPLES = r"""
     state: verified
     keep: 1
 
-- name: Read every byte again
+- name: Verify every byte of the snapshot
   trtllm.fleet.model_snapshot:
     path: "{{ snapshot.path }}"
     state: verified

@@ -85,7 +85,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Have Docker's packages at hand
+- name: Download Docker's packages
   trtllm.fleet.package_repository:
     path: /srv/bundle/packages
     names: [docker.io, ca-certificates]

@@ -60,7 +60,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Refuse a second rollout
+- name: Set the rollout lock
   trtllm.fleet.rollout_lock:
   delegate_to: gateway1
   run_once: true

@@ -43,7 +43,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look up the recipe
+- name: Generate the recipe
   trtllm.fleet.serving_recipe:
   register: found
   vars:

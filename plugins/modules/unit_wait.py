@@ -72,7 +72,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Join the download of the weights
+- name: Wait for the download of the weights
   trtllm.fleet.unit_wait:
     name: trtllm-weights
     timeout: 7200

@@ -166,9 +166,9 @@ def test_what_an_operator_drained_is_switched_and_stays_out(fleet: Fleet) -> Non
 def test_rollback_undoes_what_a_broken_off_rollout_did(fleet: Fleet) -> None:
     before = fleet.releases()
     process = fleet.start("rollout", **fleet.another(), rollout_bake_seconds=0)
-    until(process, "PLAY [Switch the hosts")
-    until(process, "trtllm_server : Remember that it is verified")
-    until(process, "rollout : Send them no new request")
+    until(process, "PLAY [Update the hosts in batches")
+    until(process, "trtllm_server : Mark the release as verified")
+    until(process, "rollout : Drain the instances")
     process.kill()
     process.communicate()
     assert sorted(set(fleet.options())) == [4096, 8192]
@@ -207,12 +207,12 @@ def test_instances_of_a_host_go_one_after_the_other(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     "moment",
     [
-        "rollout : Send them no new request",
+        "rollout : Drain the instances",
         "rollout : Wait for the requests in flight",
         "trtllm_server : Start its instances",
-        "trtllm_server : Ask each instance for a completion",
-        "rollout : Send them requests again",
-        "rollout : Let it serve for a while",
+        "trtllm_server : Verify each instance",
+        "rollout : Return the instances to service",
+        "rollout : Wait for the bake time",
     ],
 )
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
@@ -236,7 +236,7 @@ def test_killed_controller_is_taken_up_again(fleet: Fleet, moment: str, how: sig
 def test_second_rollout_is_refused(fleet: Fleet) -> None:
     wanted = fleet.another()
     first = fleet.start("rollout", **wanted)
-    until(first, "Make the plan")
+    until(first, "Set the rollout plan")
     second = fleet.play("rollout", **wanted)
     assert second.status != 0
     assert "holds it since" in second.output

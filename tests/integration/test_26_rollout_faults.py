@@ -23,10 +23,10 @@ FLEET = Fleet("roll-", gpus=2, gateways=2)
 RATE = 6
 # What Ansible prints as the moment comes.
 MOMENTS = {
-    "before the drain": "rollout : Send them no new request",
+    "before the drain": "rollout : Drain the instances",
     "during the switch": "trtllm_server : Start its instances",
-    "during the proof": "trtllm_server : Ask each instance for a completion",
-    "during the canary's watch": "rollout : Let it serve for a while",
+    "during the proof": "trtllm_server : Verify each instance",
+    "during the canary's watch": "rollout : Wait for the bake time",
 }
 SMALL = "/run/small"
 FLEET_DIRECTORY = "/etc/trtllm-fleet"

@@ -97,7 +97,7 @@ def test_a_rollback_without_weights_is_refused_before_the_drain(host: Fleet) -> 
     run = host.playbook("playbooks/rollback.yml", **ROLLOUT, rollback_to=history[-2]["release"])
     assert run.status != 0
     assert f"release {history[-2]['release']} has no weights ({WEIGHTS}/" in run.output
-    assert "Send them no new request" not in run.output
+    assert "Drain the instances" not in run.output
     assert host.release() == serving
     host.shell(f"mv {WEIGHTS}.gone {WEIGHTS}")
     run = host.playbook("playbooks/rollback.yml", **ROLLOUT, rollback_to=history[-2]["release"])

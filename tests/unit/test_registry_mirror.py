@@ -281,7 +281,8 @@ exec sh -c "$command"
 """
 LOCAL = {"ansible_connection": "local"}
 TOO_BIG = {**LOCAL, "registry_mirror_max_size": "100GB"}
-REFUSED = "Refuse what the mirror would not run with: registry_mirror_max_size: 100GB"
+SEVERAL = "Assert that the group has one host: Group registry_mirror has 2"
+REFUSED = "Assert that the settings are valid: registry_mirror_max_size: 100GB"
 
 
 class Fleet(NamedTuple):
@@ -332,7 +333,7 @@ def serve(folder: Path, hosts: dict[str, dict[str, str]], alive: int = 0) -> Fle
     [
         ({"mirror": TOO_BIG, "gpu1": LOCAL, "gpu2": LOCAL}, REFUSED),
         ({"mirror_gpu": TOO_BIG}, REFUSED),
-        ({"mirror1": LOCAL, "mirror2": LOCAL, "gpu1": LOCAL}, "Refuse more than one: Group registry_mirror has 2"),
+        ({"mirror1": LOCAL, "mirror2": LOCAL, "gpu1": LOCAL}, SEVERAL),
     ],
     ids=["apart", "on_a_gpu_host", "two"],
 )

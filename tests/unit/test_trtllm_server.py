@@ -88,7 +88,7 @@ def ran(folder: Path, role: str, entry: str, name: str) -> tuple[int, str]:
 def test_a_part_of_disaggregated_serving_is_refused(tmp_path: Path, role: str, entry: str, stops: bool) -> None:
     status, output = ran(tmp_path, role, entry, "dynamo_guide_decode")
     assert "serving_recipe_name: dynamo_guide_decode is the decode worker of disaggregated serving" in output
-    assert "Look for the image" not in output
+    assert "Check for the image" not in output
     assert (status != 0) is stops
     assert "changed=0" in output
 
