@@ -392,9 +392,10 @@ class Gateway:
             if not self._check_mode:
                 self._write(config, text if text != old else None, before, after)
             done = self._run_with(unit, fingerprint, weights(after), differences)
-            if done.running and not self._check_mode and served(before) - served(after):
-                self._sleep(OLD_PROCESSES)
-            return replace(done, hosts=now, problems=failures)
+        # Without the lock: the other hosts of a batch need not wait one after the other.
+        if done.running and not self._check_mode and served(before) - served(after):
+            self._sleep(OLD_PROCESSES)
+        return replace(done, hosts=now, problems=failures)
 
     def survey(self) -> dict[str, Any]:
         """What HAProxy says of every instance in the notes."""

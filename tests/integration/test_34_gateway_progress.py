@@ -41,7 +41,7 @@ UNVERIFIED = ssl._create_unverified_context()
 HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
 # Ports that never take a connection.
 DEAD = (8004, 8005)
-# A full queue of connections that nobody takes: the kernel drops what comes, as a host without power does.
+# A full queue of connections that are never accepted: the kernel drops more, as a host without power does.
 SILENT = """
 import socket, sys
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=0)
