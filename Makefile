@@ -61,19 +61,19 @@ molecule: $(venv) ## The Molecule scenarios on lab hosts, one after the other (S
 
 .PHONY: faults
 faults: $(venv) ## Dry run, faults, recovery and secrets on lab hosts (slow)
-	pytest -vv tests/integration $(addprefix --ignore tests/integration/,test_26_rollout_faults.py test_27_rollout_load.py)
+	pytest -vv tests/e2e $(addprefix --ignore tests/e2e/,test_rollout_faults.py test_rollout_load.py)
 
 .PHONY: faults-rollout
 faults-rollout: $(venv) ## Every fault at every moment of a rollout, into docs/rollout-faults.md (two hours)
-	ROLLOUT_DOCUMENTS=docs pytest -vv --capture=no tests/integration/test_26_rollout_faults.py
+	ROLLOUT_DOCUMENTS=docs pytest -vv --capture=no tests/e2e/test_rollout_faults.py
 
 .PHONY: load-rollout
 load-rollout: $(venv) ## Image, recipe, model and Docker of six hosts changed under 10,000 requests, into docs/rollout-load.md (40 minutes)
-	ROLLOUT_DOCUMENTS=docs pytest -vv --capture=no tests/integration/test_27_rollout_load.py
+	ROLLOUT_DOCUMENTS=docs pytest -vv --capture=no tests/e2e/test_rollout_load.py
 
 .PHONY: load-busy
 load-busy: $(venv) ## Two instances under twice the load that they take, then one that hangs, into docs/gateway-load.md (MINUTES=30)
-	BUSY_LOAD_MINUTES=$(or $(MINUTES),30) ROLLOUT_DOCUMENTS=docs pytest -vv --capture=no tests/integration/test_33_busy_load.py
+	BUSY_LOAD_MINUTES=$(or $(MINUTES),30) ROLLOUT_DOCUMENTS=docs pytest -vv --capture=no tests/e2e/test_busy_load.py
 
 .PHONY: bench-recipes
 bench-recipes: $(venv) ## CPU time of the controller for the recipes of a fleet (HOSTS=1000)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Has a browser for the tests of pages: the distribution's Chromium, where tests/unit/test_benchmark_pages.py looks for it.
+# Has a browser for the tests of pages: the distribution's Chromium, where tests/unit/plugins/modules/test_benchmark_pages.py looks for it.
 set -euo pipefail
 
 if command -v chromium > /dev/null; then exit; fi

@@ -14,8 +14,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import slo 
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.measured import Measured, Spread
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Point, Run, read_run
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario, choose
+from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 TABLE = yaml.safe_load((ROOT / "roles/benchmark/vars/main/scenarios.yml").read_text())["__benchmark_scenarios"]
 PUBLISHED = yaml.safe_load((ROOT / "roles/benchmark/vars/main/published.yml").read_text())["__benchmark_published"]
 BEGAN = datetime(2026, 11, 23, 15, 30, tzinfo=UTC)

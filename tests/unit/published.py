@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-MODELS = Path(__file__).resolve().parents[2] / "roles/serving_recipe/vars/models"
+from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+
+MODELS = ROOT / "roles/serving_recipe/vars/models"
 
 # Memory of one GPU in MiB, as nvidia-smi prints it.
 B200, H200, H100, GB200 = 183359, 143771, 81559, 189471

@@ -12,8 +12,8 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.vars.manager import VariableManager
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import serving_recipe
+from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 # That of the lab has its hosts from Docker, and that of Dynamo has groups of its own.
 READY = sorted(path for path in (ROOT / "inventory").iterdir() if path.name not in ("local", "dynamo"))
 DEFAULTS = yaml.safe_load((ROOT / "roles/serving_recipe/defaults/main.yml").read_text())

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
+from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 from tools import docs
 
-ROOT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path for path in (ROOT / "roles").iterdir() if path.is_dir())
 role = pytest.mark.parametrize("role", ROLES, ids=lambda path: path.name)
 

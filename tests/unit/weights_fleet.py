@@ -25,8 +25,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.exchange impo
     ask,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.plan import FETCH_STATUS, SHARE_STATUS, Share
+from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "ansible_collections.trtllm.fleet.plugins.module_utils.weights.share"
 COMMIT = "b5c939de8f754692c1647ca79fbf85e8c1e70f8a"
 MB = 1_000_000

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights import snapshot
+from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 from lab.origin.hub import build_repositories, server
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "ansible_collections.trtllm.fleet.plugins.module_utils.weights.fetch"
 NAME = "lab/model"
 GATED = "lab/gated"
@@ -31,7 +31,7 @@ LAST = "model-00014-of-00014.safetensors"
 # Of a program that does not end, on a machine that may stand still for minutes.
 TIMEOUT = 600
 # How much of the model may be sent, all in all, when something breaks off. It is a small one, and what the sockets of a
-# busy machine hold is megabytes: the bar of 5 percent is for the models of tests/integration.
+# busy machine hold is megabytes: the bar of 5 percent is for the models of tests/e2e.
 AGAIN = 1.15
 # Seconds without a byte until the client is killed. On a busy machine its start alone takes several.
 PATIENT = 20

@@ -3,7 +3,7 @@
 import json
 import os
 
-from tests.integration.conftest import Fleet
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet
 
 SHAPE = {"concurrency": [2, 4], "input_tokens": 64, "output_tokens": 16}
 

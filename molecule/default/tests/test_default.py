@@ -126,7 +126,7 @@ def test_apt_works_although_somebody_else_had_named_the_repository(host):
 
 
 def test_needrestart_restarts_none_of_ours(host):
-    """As needrestart reads its configuration. tests/integration/test_31_needrestart.py has it restart services."""
+    """As needrestart reads its configuration. tests/e2e/test_needrestart.py has it restart services."""
     if host.system_info.distribution == "debian":
         assert not host.file("/etc/needrestart").exists
         return

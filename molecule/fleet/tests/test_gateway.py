@@ -2,7 +2,7 @@
 
 import json
 
-from tests.integration.rollout_fleet import KEY, MODEL
+from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import KEY, MODEL
 
 
 def test_gateway_runs_and_starts_at_boot(host):

@@ -1,6 +1,6 @@
 """A rollout and the way back lose no request."""
 
-from tests.integration.rollout_fleet import Fleet
+from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import Fleet
 
 FLEET = Fleet("fleet-", gpus=2, gateways=1)
 

@@ -1,0 +1,225 @@
+"""Hosts of the lab with the parts of Dynamo on them, and what an operator and a client see of these."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Run
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import ask
+
+PREFIX = "dyn-"
+PLAYBOOK = "playbooks/dynamo.yml"
+KINDS = ("control", "frontend", "prefill", "decode")
+# The guide's own configurations of the workers.
+GUIDE = {f"dynamo_{kind}_recipe_name": f"dynamo_guide_{kind}" for kind in ("prefill", "decode")}
+# The part's own process, and not docker's with the same words.
+PROCESSES = {
+    "prefill": "^python3 -m dynamo.trtllm.*--disaggregation-mode prefill",
+    "decode": "^python3 -m dynamo.trtllm.*--disaggregation-mode decode",
+    "frontend": "^python3 -m dynamo.frontend",
+    "nats": "^/nats-server",
+    "etcd": "^/usr/local/bin/etcd",
+}
+
+
+def all_on(host: str) -> dict[str, list[str]]:
+    """The places of the parts where one host has them all."""
+    return {kind: [host] for kind in KINDS}
+
+
+def docker(*arguments: str) -> str:
+    """Output of a docker command on the machine that the lab is on."""
+    return subprocess.run(["docker", *arguments], text=True, stdout=subprocess.PIPE, check=True).stdout
+
+
+def wait_for(condition: Callable[[], Any], seconds: float) -> bool:
+    """Whether the condition came true within some seconds; one that cannot be told is not true."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if condition():
+                return True
+        except (OSError, ValueError, subprocess.CalledProcessError):
+            pass
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+
+
+@dataclass
+class Dynamo:
+    """Hosts with parts. places: names of the hosts of each kind; folder: where the inventory is written."""
+
+    count: int
+    folder: Path
+    places: dict[str, list[str]]
+    gpu: str = "b200x1"
+    variables: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{PREFIX}{number}" for number in range(1, self.count + 1)]
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {**os.environ, "LAB_PREFIX": PREFIX, "LAB_HOSTS": str(self.count), "LAB_GPU": self.gpu}
+
+    @property
+    def hosts(self) -> dict[str, Fleet]:
+        return {name: Fleet(name, self.environment) for name in self.names}
+
+    def play(
+        self,
+        *arguments: str,
+        playbook: str = PLAYBOOK,
+        only: Sequence[str] = (),
+        withdrawn: Sequence[str] = (),
+        **variables: Any,
+    ) -> Run:
+        """Run the playbook. withdrawn: hosts of no part. only: those it is limited to."""
+        inventory = {
+            "dynamo": {
+                "vars": {"dynamo_listen_address": "{{ ansible_host }}", **self.variables},
+                "hosts": {name: {} for name in withdrawn},
+                "children": {
+                    f"dynamo_{kind}": {"hosts": {name: {} for name in self.places.get(kind, [])}} for kind in KINDS
+                },
+            }
+        }
+        groups = self.folder / "groups.yml"
+        groups.write_text(yaml.safe_dump(inventory, sort_keys=False))
+        limit = ["--limit", ",".join(only)] if only else []
+        return self.hosts[self.names[0]].playbook(playbook, "-i", str(groups), *limit, *arguments, **variables)
+
+    def deploy(self, *arguments: str, **given: Any) -> Run:
+        """Run the playbook, which has to succeed."""
+        run = self.play(*arguments, **given)
+        assert run.status == 0, run.output
+        return run
+
+    def address(self, name: str) -> str:
+        """The host's address, which it keeps while it is off."""
+        networks = json.loads(docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", name))
+        return str(networks["trtllm-lab"]["IPAMConfig"]["IPv4Address"])
+
+    def apis(self) -> list[str]:
+        """Base URLs of the frontends."""
+        return [f"http://{self.address(name)}:8000" for name in self.places["frontend"]]
+
+    def shell(self, name: str, script: str, check: bool = True) -> str:
+        return self.hosts[name].shell(script, check)
+
+    def release(self, name: str, part: str) -> str:
+        """Directory of the release that the part's unit is of."""
+        return self.shell(name, f"dirname $(readlink /etc/systemd/system/trtllm-dynamo-{part}.service)").strip()
+
+    def kill(self, name: str, kind: str) -> None:
+        """SIGKILL to the processes of a kind of part on a host, which have to be there."""
+        self.shell(name, f"pkill --signal KILL --full '{PROCESSES[kind]}'")
+
+    def forgets_the_dead(self, name: str) -> bool:
+        """Whether, after SIGKILL to the host's decode worker, its unit ended the lease of the dead in etcd."""
+        journal = "journalctl --unit trtllm-dynamo-decode-0 --output cat | grep --count '^Ended the lease'"
+
+        def ended() -> int:
+            return int(self.shell(name, journal, check=False))
+
+        before = ended()
+        self.kill(name, "decode")
+        return wait_for(lambda: ended() == before + 1, 30)
+
+    def instances(self, api: str) -> dict[str, set[str]]:
+        """Addresses of the workers that a frontend lists, by component; raises as ask does."""
+        found: dict[str, set[str]] = {"prefill": set(), "backend": set()}
+        for item in ask(f"{api}/health", timeout=10)["instances"]:
+            if item["endpoint"] == "generate":
+                found[item["component"]].add(f"{item['transport']}#{item['instance_id']}")
+        return found
+
+    def complete(self) -> bool:
+        """Whether every frontend lists every worker, once; raises as ask does."""
+        expected = {"prefill": len(self.places["prefill"]), "backend": len(self.places["decode"])}
+        return all({kind: len(found) for kind, found in self.instances(api).items()} == expected for api in self.apis())
+
+    def runs(self) -> dict[str, str]:
+        """Invocation of every running unit of Dynamo's parts, by "host part": another one is a restart."""
+        found = {}
+        for name in self.names:
+            shown = self.shell(
+                name,
+                "for unit in $(systemctl list-units --no-legend --plain 'trtllm-dynamo-*.service' | cut -d' ' -f1); do"
+                " echo $unit $(systemctl show $unit --property=InvocationID --value)"
+                " $(docker inspect --format '{{.State.StartedAt}}' ${unit%.service}); done",
+                check=False,
+            )
+            for line in shown.splitlines():
+                unit, *invocation = line.split()
+                found[f"{name} {unit.removeprefix('trtllm-dynamo-').removesuffix('.service')}"] = " ".join(invocation)
+        return found
+
+
+CERTIFICATES = "/etc/ssl/dynamo"
+
+
+def certify(folder: Path, addresses: Mapping[str, Sequence[str]]) -> None:
+    """Give hosts certificates of one authority, for servers and clients, as an operator would: key for root's group.
+
+    Once more, they are renewed: others, of the same authority.
+
+    addresses: by host, what its certificate is for, in the words of subjectAltName.
+    """
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    request = ["req", "-newkey", "rsa:2048", "-nodes"]
+    authority = ["-x509", "-days", "2", "-subj", "/CN=fleet", "-addext", "keyUsage=critical,keyCertSign"]
+    if not (folder / "ca.key").exists():
+        openssl(*request, *authority, "-keyout", "ca.key", "-out", "ca.pem")
+    for host, names in addresses.items():
+        openssl(*request, "-subj", f"/CN={host}", "-keyout", "key.pem", "-out", "request.pem")
+        extensions = f"subjectAltName={','.join(names)}\nextendedKeyUsage=serverAuth,clientAuth\n"
+        (folder / "extensions").write_text(extensions)
+        signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "extensions"]
+        openssl("x509", "-req", "-in", "request.pem", "-out", "certificate.pem", *signed)
+        docker("exec", host, "mkdir", "-p", CERTIFICATES)
+        for name in ("ca.pem", "certificate.pem", "key.pem"):
+            docker("cp", str(folder / name), f"{host}:{CERTIFICATES}/{name}")
+        docker("exec", host, "sh", "-c", f"cd {CERTIFICATES} && chown root:root * && chmod 640 key.pem")
+
+
+def secured(password: str) -> dict[str, Any]:
+    """Variables for etcd with TLS, and NATS with a password: the lab's release of Dynamo speaks no TLS with NATS."""
+    return {
+        "dynamo_tls_ca_file": f"{CERTIFICATES}/ca.pem",
+        "dynamo_tls_certificate_file": f"{CERTIFICATES}/certificate.pem",
+        "dynamo_tls_key_file": f"{CERTIFICATES}/key.pem",
+        "dynamo_nats_tls": False,
+        "dynamo_nats_password": password,
+    }
+
+
+def changed(run: Run) -> dict[str, int]:
+    """How many tasks changed something, by host, from the recap."""
+    return {host: int(count) for host, count in re.findall(r"^(\S+) +: ok=\d+ +changed=(\d+)", run.output, re.M)}
+
+
+def said(run: Run) -> str:
+    """The output as one line: Ansible folds long ones."""
+    return " ".join(run.output.split())
+
+
+def record(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
+    """Keep what was measured, for the table in the documents."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,0 +1,178 @@
+"""GPU hosts of the lab behind gateways, as an operator rolls out to them and clients ask them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
+
+# The lab's, of inventory/local.
+KEY = "lab-key-0123456789abcdef"
+MODEL = "gpt-oss-120b"
+# The lab's engines load in seconds, and share two cores with all else, so their times tell little.
+LAB = {"rollout_bake_seconds": 20, "rollout_canary_max_latency_ratio": 20, "rollout_max_slowdown": 10}
+# Two releases that differ in one option.
+ONE = {"serving_recipe_engine_options": {"max_num_tokens": 8192}}
+TWO = {"serving_recipe_engine_options": {"max_num_tokens": 4096}}
+# A newer Docker, for apt: what the distribution has, with another version.
+NEWER = """
+set -e
+rm -rf /srv/newer && mkdir /srv/newer && cd /srv/newer
+rm -f /etc/apt/sources.list.d/newer.list
+apt-get download -q docker.io >&2 && dpkg-deb -R docker.io_*.deb t && rm docker.io_*.deb
+sed -i 's/^Version: .*/&+newer/' t/DEBIAN/control
+dpkg-deb -b t newer.deb >&2 && rm -r t
+{ dpkg-deb -f newer.deb; echo Filename: ./newer.deb; echo Size: $(stat -c %s newer.deb)
+  echo SHA256: $(sha256sum < newer.deb | cut -c 1-64); } > Packages
+echo 'deb [trusted=yes] file:/srv/newer ./' > /etc/apt/sources.list.d/newer.list
+apt-get update -q -o Dir::Etc::SourceList=sources.list.d/newer.list -o Dir::Etc::SourceParts=- >&2
+dpkg-deb -f newer.deb Version
+"""
+
+
+def until(process: subprocess.Popen[str], words: str) -> str:
+    """Read what a playbook prints until some words come."""
+    seen = ""
+    assert process.stdout
+    for line in process.stdout:
+        seen += line
+        if words in line:
+            return seen
+    raise AssertionError(f"{words!r} was never printed:\n{seen}")
+
+
+def publish(name: str, text: str) -> None:
+    """Print a page of results, and write it to the folder ROLLOUT_DOCUMENTS where that is given."""
+    print(f"\n{text}")
+    if folder := os.environ.get("ROLLOUT_DOCUMENTS"):
+        Path(folder, name).write_text(text)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Hosts PREFIX1 … are GPU hosts, those after them gateways."""
+
+    prefix: str
+    gpus: int
+    gateways: int
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        kinds = ",".join(["h200x8"] * self.gpus + ["none"] * self.gateways)
+        number = str(self.gpus + self.gateways)
+        # Molecule has Ansible write in colours.
+        plain = {"ANSIBLE_FORCE_COLOR": "false", "ANSIBLE_NOCOLOR": "true"}
+        return {**os.environ, **plain, "LAB_PREFIX": self.prefix, "LAB_HOSTS": number, "LAB_GPU": kinds}
+
+    def up(self) -> None:
+        lab("up", environment=self.environment)
+
+    def down(self) -> None:
+        lab("down", environment=self.environment)
+
+    @contextmanager
+    def serving(self, **variables: Any) -> Iterator[Fleet]:
+        """The hosts from nothing to rotation, and away again."""
+        self.up()
+        run = self.play("site", **variables)
+        assert run.status == 0, run.output
+        assert self.rotation() == self.all_instances
+        yield self
+        self.down()
+
+    @property
+    def gpu_names(self) -> list[str]:
+        return [f"{self.prefix}{number + 1}" for number in range(self.gpus)]
+
+    @property
+    def gateway_names(self) -> list[str]:
+        return [f"{self.prefix}{self.gpus + number + 1}" for number in range(self.gateways)]
+
+    def command(self, name: str, *arguments: str, **variables: Any) -> list[str]:
+        return [
+            "ansible-playbook",
+            f"playbooks/{name}.yml",
+            "-i",
+            "inventory/local",
+            *arguments,
+            "--extra-vars",
+            json.dumps({**LAB, **variables}),
+        ]
+
+    def start(self, name: str, *arguments: str, **variables: Any) -> subprocess.Popen[str]:
+        """A playbook that runs on; what it prints is read with communicate()."""
+        return subprocess.Popen(
+            self.command(name, *arguments, **variables),
+            cwd=REPO,
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def play(self, name: str, *arguments: str, **variables: Any) -> Run:
+        process = self.start(name, *arguments, **variables)
+        output = process.communicate()[0]
+        return Run(process.returncode, output)
+
+    def shell(self, host: str, script: str, check: bool = True) -> str:
+        command = ["docker", "exec", host, "sh", "-c", script]
+        return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=check).stdout.strip()
+
+    def address(self, host: str) -> str:
+        form = "{{range .NetworkSettings.Networks}}{{.IPAMConfig.IPv4Address}}{{end}}"
+        command = ["docker", "inspect", "--format", form, host]
+        return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True).stdout.strip()
+
+    def load(self, rate: float, **options: Any) -> Load:
+        """Clients that ask both gateways, rate requests per second in all."""
+        urls = [f"https://{self.address(name)}/v1" for name in self.gateway_names]
+        return Load(urls, KEY, MODEL, rate, **options)
+
+    def release(self, host: str) -> dict[str, Any]:
+        """What a host serves, as its release says."""
+        served: dict[str, Any] = json.loads(self.shell(host, "cat /etc/trtllm-fleet/verified/release.json"))
+        return served
+
+    def options(self) -> list[int]:
+        """What each host serves with, of the option that ONE and TWO differ in."""
+        return [self.release(host)["engine_options"]["max_num_tokens"] for host in self.gpu_names]
+
+    def now(self) -> dict[str, Any]:
+        """The release that all hosts run, ONE or TWO."""
+        return TWO if self.options() == [4096] * self.gpus else ONE
+
+    def another(self) -> dict[str, Any]:
+        return ONE if self.now() == TWO else TWO
+
+    def releases(self) -> list[str]:
+        """The release that each host runs, by name."""
+        return [self.shell(host, "readlink /etc/trtllm-fleet/verified").rpartition("/")[2] for host in self.gpu_names]
+
+    def rotation(self) -> dict[str, list[str]]:
+        """Of each gateway, the instances that get requests and are up."""
+        return {name: sorted(self._ready(name)) for name in self.gateway_names}
+
+    def _ready(self, gateway: str) -> list[str]:
+        command = ["ansible", "-i", "inventory/local", gateway, "--become", "-m", "trtllm.fleet.gateway_info"]
+        environment = {**self.environment, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
+        done = subprocess.run(command, cwd=REPO, env=environment, text=True, stdout=subprocess.PIPE, check=True)
+        hosts = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("{") :])[0]["hosts"]
+        return [
+            f"{host}.{name}"
+            for host, instances in hosts.items()
+            for name, one in instances.items()
+            if one["up"] and not one["drained"]
+        ]
+
+    @property
+    def all_instances(self) -> dict[str, list[str]]:
+        return {name: [f"{host}.serve-0" for host in self.gpu_names] for name in self.gateway_names}

@@ -1,0 +1,200 @@
+"""A bundle made on a connected machine, carried to one of two bare hosts, and both serve with no way to anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.test_secrets import canaries
+
+NAMES = ("airgap-1", "airgap-2", "airgap-maker")
+LAB = {**os.environ, "LAB_PREFIX": "airgap-"}
+FIRST, SECOND, MAKER = (Fleet(name, LAB) for name in NAMES)
+HOSTS = (FIRST, SECOND)
+ORIGIN = "trtllm-lab-origin"
+NETWORK = "trtllm-lab"
+BUNDLE = "/srv/bundle"
+IMAGE = "registry.origin.test/nvidia/tensorrt-llm/release"
+# Hosts without a default route do not say which of their addresses the others reach.
+SHARE = {"model_weights_share_interface": "eth0"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def three_machines() -> Iterator[None]:
+    """A bundle is for one release."""
+    hosts = [{"name": name, "os": "trixie", "gpu": "b200x8"} for name in NAMES]
+    lab("up", "--extra-vars", json.dumps({"lab_hosts": hosts, "lab_recreate": ",".join(NAMES)}), environment=LAB)
+    yield
+    lab("down", environment=LAB)
+
+
+def docker(*arguments: str) -> str:
+    return subprocess.run(["docker", *arguments], check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+@contextmanager
+def no_way_out() -> Iterator[None]:
+    """The lab's internet is gone, and so is the way to the real one, where Debian is."""
+    aliases = json.loads(docker("inspect", ORIGIN))[0]["NetworkSettings"]["Networks"][NETWORK]["Aliases"]
+    route = FIRST.shell("ip route show default").strip()
+    mirror = FIRST.shell("awk '$1 == \"deb\" { print $2; exit }' /etc/apt/sources.list").strip()
+    ask = f"curl --silent --max-time 20 --output /dev/null {mirror} && echo answers"
+    assert FIRST.shell(ask, check=False), f"{mirror!r} does not answer anyway"
+    docker("network", "disconnect", NETWORK, ORIGIN)
+    try:
+        for host in HOSTS:
+            host.shell("ip route delete default")
+            assert host.shell(ask, check=False) == ""
+        yield
+    finally:
+        docker("network", "connect", *(f"--alias={alias}" for alias in aliases), NETWORK, ORIGIN)
+        for host in HOSTS:
+            host.shell(f"ip route replace {route}", check=False)
+
+
+def make(*arguments: str, **variables: Any) -> Run:
+    """A bundle on the connected machine."""
+    return MAKER.playbook("playbooks/bundle.yml", *arguments, bundle_host=MAKER.host, bundle_dir=BUNDLE, **variables)
+
+
+def bring(*arguments: str, **variables: Any) -> Run:
+    """The main job on the two hosts."""
+    limit = f"--limit={FIRST.host},{SECOND.host}"
+    return FIRST.playbook("site.yml", limit, *arguments, bundle_dir=BUNDLE, **SHARE, **variables)
+
+
+def carry() -> None:
+    """From the connected machine to the first host, as a person with a disk does it."""
+    FIRST.shell(f"rm -rf {BUNDLE}")
+    script = f"docker exec {MAKER.host} tar -C /srv -c bundle | docker exec --interactive {FIRST.host} tar -C /srv -x"
+    subprocess.run(script, shell=True, check=True)
+
+
+def index() -> dict[str, Any]:
+    return json.loads(MAKER.shell(f"cat {BUNDLE}/bundle.json"))
+
+
+def test_a_bundle_is_made() -> None:
+    run = make("--check")
+    assert run.status == 0, run.output
+    assert MAKER.shell("ls /srv /etc/trtllm-fleet 2>/dev/null", check=False).split() == ["/srv:"]
+    run = make(serving_recipe_image=f"{IMAGE}:1.2.1@sha256:{'0' * 64}")
+    assert run.status != 0
+    assert "docker load cannot give back" in " ".join(run.output.split())
+    assert MAKER.shell("ls /srv /etc/trtllm-fleet 2>/dev/null", check=False).split() == ["/srv:"]
+    run = make()
+    assert run.status == 0, run.output
+    for arguments in ((), ("--check", "--diff")):
+        run = make(*arguments)
+        assert run.status == 0, run.output
+        assert "changed=0" in run.output, arguments
+
+
+def test_it_is_what_it_says() -> None:
+    checked = MAKER.shell(f"cd {BUNDLE} && sha256sum --strict --check SHA256SUMS").splitlines()
+    on_disk = MAKER.shell(
+        f"cd {BUNDLE} && find . -name .cache -prune -o -name .hub -prune -o -type f -print"
+    ).splitlines()
+    assert len(checked) == len(on_disk) - 1, "all but the checksums themselves"
+    bundle = index()
+    assert bundle["platform"] == {"distribution": "Debian", "release": "trixie", "architecture": os.uname().machine}
+    assert bundle["image"]["name"] == f"{IMAGE}:1.2.1"
+    assert bundle["weights"]["hub"] == "https://hub.origin.test"
+    names = {package["name"] for package in bundle["packages"]}
+    assert {"docker.io", "nvidia-driver-cuda", "nvlsm", "libc6", "python3-libtorrent"} <= names
+    listed = MAKER.shell(f"cat {BUNDLE}/packages.txt").splitlines()
+    assert listed == [
+        " ".join((entry["name"], entry["version"], entry["architecture"])) for entry in bundle["packages"]
+    ]
+
+
+def test_the_machine_that_made_it_is_as_before() -> None:
+    added = MAKER.shell("find /etc/apt/sources.list.d /etc/apt/keyrings /etc/apt/preferences.d -type f")
+    assert added == ""
+    assert MAKER.shell("dpkg --list docker.io nvidia-driver-cuda 2>/dev/null | grep ^ii", check=False) == ""
+    for secret in canaries():
+        grep = f"grep --recursive --files-with-matches --fixed-strings -e '{secret}' {BUNDLE} /etc /opt /root /tmp"
+        assert MAKER.shell(grep, check=False) == ""
+
+
+def test_a_bundle_that_does_not_fit_changes_nothing() -> None:
+    carry()
+    FIRST.shell(f"truncate --size=-1 {BUNDLE}/image.tar")
+    with no_way_out():
+        run = bring(serving_recipe_model="openai/gpt-oss-20b", serving_recipe_image=f"{IMAGE}:1.3.0rc14")
+    assert run.status != 0
+    # Ansible tells errors more than once, and folds long lines.
+    message = " ".join(run.output.rpartition("cannot serve; nothing was changed.")[2].split())
+    assert message.count("and serving_recipe_model is openai/gpt-oss-20b") == 2, "each host's problems"
+    assert message.count(f"and the recipe's is {IMAGE}:1.3.0rc14 (serving_recipe_image)") == 2
+    assert message.count(f"The bundle in {BUNDLE} lacks files") == 1, "only one has it"
+    for host in HOSTS:
+        assert (
+            host.shell("ls -A /etc/trtllm-fleet /var/lib/trtllm-fleet /srv/trtllm-fleet 2>&1", False).count("No such")
+            == 3
+        )
+
+
+def test_no_bundle_is_one_problem() -> None:
+    run = FIRST.playbook("playbooks/preflight.yml", f"--limit={SECOND.host}", bundle_dir=BUNDLE)
+    assert run.status != 0
+    message = " ".join(run.output.rpartition("cannot serve; nothing was changed.")[2].split())
+    assert message.startswith(f"{SECOND.host}: - bundle_dir is {BUNDLE}, and no host of this run has a bundle: copy it")
+    assert message.count(" - ") == 1, "and that is all"
+
+
+def test_both_serve_without_a_way_out() -> None:
+    carry()
+    with no_way_out():
+        run = bring()
+        assert run.status == 0, run.output
+        assert [host.chat() for host in HOSTS] == [200, 200]
+        run = bring()
+        assert run.status == 0, run.output
+        assert run.output.count("changed=0") == 2, run.output
+        # What some tags leave out does not have the server serve something else.
+        run = bring("--tags=trtllm_server_configure,trtllm_server_run")
+        assert run.status == 0, run.output
+        assert run.output.count("changed=0") == 2, run.output
+        # The disk that it came on is back in its drawer.
+        FIRST.shell(f"mv {BUNDLE} /srv/away")
+        run = bring()
+        assert run.status == 0, run.output
+        assert run.output.count("changed=0") == 2, run.output
+    for host in HOSTS:
+        assert host.shell("ls -A /etc/apt/sources.list.d") == "", "its own sources are as they were"
+        assert "nvidia-driver-cuda" in host.shell("apt-mark showhold")
+        assert host.shell("systemctl is-active trtllm-weights-share.service", check=False).strip() == "inactive"
+    assert SECOND.shell(f"ls -d {BUNDLE} 2>/dev/null", check=False) == "", "it came from the other one"
+    weights = "models/openai/gpt-oss-120b/*/model-00000-of-00014.safetensors"
+    assert FIRST.shell(f"stat --format %i /srv/away/{weights}") == FIRST.shell(
+        f"stat --format %i /srv/trtllm-fleet/{weights}"
+    )
+
+
+def test_the_next_bundle_brings_what_is_new(hub: Hub) -> None:
+    before, releases = index(), [host.release() for host in HOSTS]
+    packages = MAKER.shell(f"stat --format '%n %y' {BUNDLE}/packages/*")
+    hub.forget()
+    run = make(serving_recipe_image=f"{IMAGE}:1.3.0rc14")
+    assert run.status == 0, run.output
+    assert hub.fetched() == {}
+    assert MAKER.shell(f"stat --format '%n %y' {BUNDLE}/packages/*") == packages
+    changed = [new["path"] for old, new in zip(before["files"], index()["files"], strict=True) if old != new]
+    assert changed == ["image.tar"]
+
+    carry()
+    with no_way_out():
+        run = bring(serving_recipe_image=f"{IMAGE}:1.3.0rc14")
+        assert run.status == 0, run.output
+        assert [host.chat() for host in HOSTS] == [200, 200]
+    assert all(host.release() != release for host, release in zip(HOSTS, releases, strict=True))
+    for host in HOSTS:
+        assert len(host.shell("ls /srv/trtllm-fleet/models/trtllm.fleet/bundle").split()) == 1

@@ -1,0 +1,346 @@
+"""Benchmarks, gates and tuning on a lab host, by the real aiperf and by the image's own tool.
+
+The lab's engine makes up its times as well as its words: only counts, and how results compare, say something.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, UNIT, Fleet, Run, lab
+
+ENVIRONMENT = {**os.environ, "LAB_PREFIX": "bench-", "LAB_HOSTS": "1", "LAB_OS": "trixie", "LAB_GPU": "h200x8"}
+AIPERF = REPO / ".cache/aiperf"
+# As slow as the mocker's model of a GPU, so that a token takes much longer than the machine's other work on it.
+SPEEDUP = 1.0
+# The documents' scenarios, each with everything divided.
+REDUCED = {
+    "smoke": {},
+    "quick_start": {"concurrency": [2, 4], "input_tokens": 64, "output_tokens": 16},
+    "dynamo_guide": {
+        "concurrency": [4],
+        "requests": 24,
+        "warm_up": 4,
+        "entries": 28,
+        "input_tokens": 2000,
+        "output_tokens": 16,
+    },
+    "h100_template": {"concurrency": [4], "requests": 20, "warm_up": 4, "input_tokens": 400, "output_tokens": 16},
+    "low_latency": {"concurrency": [1, 2, 4], "requests_per_user": 4, "input_tokens": 64, "output_tokens": 16},
+}
+# Long enough for a mean that stays: 40 answers of 64 tokens.
+STEADY = {"smoke": {"requests": 40, "output_tokens": 64, "warm_up": 8, "concurrency": [4]}}
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Playbooks against the host, with inventory variables of our own, and what they keep."""
+
+    host: Fleet
+    folder: Path
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        return {
+            "trtllm_server_listen_address": "0.0.0.0",
+            "benchmark_load_host": "localhost",
+            "benchmark_aiperf_dir": str(AIPERF),
+            # This machine's index: 1.2 GB, once for all tests.
+            "benchmark_pip_index_url": "",
+            "benchmark_results_dir": str(self.folder / "results"),
+            "tune_results_dir": str(self.folder / "tuned"),
+            "serving_recipe_environment": {"LAB_ENGINE_SPEEDUP": str(SPEEDUP)},
+        }
+
+    def command(self, playbook: str, inventory: dict[str, Any], extra: dict[str, Any]) -> list[str]:
+        # Variables that are tuned must not come from the command line.
+        hosts = self.folder / "inventory.yml"
+        variables = {**self.variables, **inventory}
+        hosts.write_text(yaml.safe_dump({"all": {"hosts": {self.host.host: variables}}}, sort_keys=False))
+        command = ["ansible-playbook", playbook, "-i", "inventory/local", "-i", str(hosts)]
+        return [*command, "--extra-vars", json.dumps(extra)]
+
+    def start(self, playbook: str, inventory: dict[str, Any] | None = None, **extra: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(playbook, inventory or {}, extra),
+            cwd=REPO,
+            env={**ENVIRONMENT, "ANSIBLE_NOCOLOR": "true"},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def play(self, playbook: str, inventory: dict[str, Any] | None = None, **extra: Any) -> Run:
+        process = self.start(playbook, inventory, **extra)
+        output = process.communicate()[0]
+        return Run(process.returncode, output)
+
+    def measure(self, **extra: Any) -> Run:
+        return self.play("playbooks/benchmark.yml", **extra)
+
+    def results(self) -> list[Path]:
+        """The directories of all results, the newest last."""
+        return sorted(path.parent for path in (self.folder / "results").glob("*/result.json"))
+
+    def result(self) -> dict[str, Any]:
+        """The newest result."""
+        document: dict[str, Any] = json.loads((self.results()[-1] / "result.json").read_text())
+        return document
+
+    def release(self) -> str:
+        return self.host.shell("readlink /etc/trtllm-fleet/verified").strip()
+
+    def serves(self) -> str:
+        """The release of the unit that runs; empty where it does not."""
+        if self.host.shell(f"systemctl is-active {UNIT}", check=False).strip() != "active":
+            return ""
+        # While units are switched there is none.
+        unit = self.host.shell(f"readlink /etc/systemd/system/{UNIT}", check=False).strip()
+        return str(Path(unit).parent) if unit else ""
+
+
+@pytest.fixture(scope="module")
+def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benchmark]:
+    lab("up", environment=ENVIRONMENT)
+    benchmark = Benchmark(Fleet("bench-1", ENVIRONMENT), tmp_path_factory.mktemp("benchmark"))
+    run = benchmark.play("site.yml")
+    assert run.status == 0, run.output
+    yield benchmark
+    lab("down", environment=ENVIRONMENT)
+
+
+def check(document: dict[str, Any], scenario: str, rounds: int) -> None:
+    """All of a scenario's loads were answered, with the lengths that were asked for."""
+    asked = next(one for one in document["scenarios"] if one["name"] == scenario)
+    points = [one for one in document["points"] if one["scenario"] == scenario]
+    assert [one["concurrency"] for one in points] == [
+        users for users in asked["concurrency"] for _round in range(rounds)
+    ]
+    for point in points:
+        requests = asked["requests"] or asked["requests_per_user"] * point["concurrency"]
+        assert point["requests"] == {"asked": requests, "answered": requests, "failed": 0}
+        assert point["tokens"]["output"] == requests * asked["output_tokens"]
+        # The server's words begin and end elsewhere than those of the tool's tokenizer.
+        assert 0.9 < point["tokens"]["input"] / (requests * asked["input_tokens"]) < 1.6
+        rates = point["throughput"]
+        assert rates["output_tokens_per_second_per_gpu"] == pytest.approx(
+            rates["output_tokens_per_second"] / 8, rel=1e-3
+        )
+        for latency in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"):
+            assert 0 < point[latency]["p50"] <= point[latency]["p99"]
+        assert point["e2e_ms"]["p50"] > point["ttft_ms"]["p50"]
+
+
+def test_the_documents_scenarios_by_aiperf(benchmark: Benchmark) -> None:
+    names = ["smoke", "dynamo_guide", "h100_template", "low_latency"]
+    run = benchmark.measure(benchmark_scenarios=names, benchmark_scenario_options=REDUCED, benchmark_repeat=1)
+    assert run.status == 0, run.output
+    assert "scenario 4 of 4, low_latency, load 3 of 3 (4 at once, round 1 of 1)" in run.output
+    document = benchmark.result()
+    assert document["state"] == "complete"
+    for name in names:
+        check(document, name, 1)
+    assert document["ran_on"]["bench-1"]["release"] == Path(benchmark.release()).name
+    assert document["ran_on"]["bench-1"]["gpus"]["power_limit_watts"] == 700
+    folder = benchmark.results()[-1]
+    assert (folder / "report.html").read_text().count("<svg") >= 5
+    assert folder.name in (folder.parent / "index.html").read_text()
+
+
+def test_the_quick_starts_sweep_by_the_images_own_tool(benchmark: Benchmark) -> None:
+    """On the host itself, which asks its instance on loopback."""
+    run = benchmark.measure(
+        benchmark_scenarios=["quick_start"],
+        benchmark_scenario_options=REDUCED,
+        benchmark_repeat=2,
+        benchmark_load_host="bench-1",
+    )
+    assert run.status == 0, run.output
+    document = benchmark.result()
+    check(document, "quick_start", 2)
+    assert {point["tool"] for point in document["points"]} == {"benchmark_serving"}
+    assert benchmark.host.shell("docker ps --all --format '{{.Names}}'").split() == ["trtllm-serve-0"]
+    assert benchmark.host.shell("ls /tmp | grep trtllm-benchmark || true") == ""
+
+
+def test_requests_that_fail_fail_the_run(benchmark: Benchmark) -> None:
+    options = {"smoke": {"requests": 4000, "concurrency": [4, 8], "output_tokens": 16}}
+    process = benchmark.start("playbooks/benchmark.yml", benchmark_scenario_options=options, benchmark_repeat=1)
+    assert process.stdout
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if " of 4000 requests after" in line and ": load, 0 of" not in line:
+            break
+    benchmark.host.shell("docker kill trtllm-serve-0")
+    seen += process.communicate()[0]
+    assert process.returncode != 0, seen
+    document = benchmark.result()
+    assert document["state"] == "failed"
+    (point,) = document["points"]
+    counts = point["requests"]
+    assert counts["failed"] > 0
+    assert counts["answered"] + counts["failed"] == counts["asked"] == 4000
+    assert f"{counts['failed']} of 4000 requests failed" in seen
+    assert (benchmark.results()[-1] / "report.html").exists()
+
+
+def serving(benchmark: Benchmark) -> None:
+    deadline = time.monotonic() + 180
+    while benchmark.host.chat() != 200:
+        assert time.monotonic() < deadline, "it does not serve again"
+        time.sleep(2)
+
+
+def test_a_run_that_is_killed_keeps_what_it_had(benchmark: Benchmark) -> None:
+    serving(benchmark)
+    process = benchmark.start("playbooks/benchmark.yml", benchmark_repeat=3)
+    assert process.stdout
+    for line in process.stdout:
+        if "load 1 of 3" in line and "answered" in line:
+            break
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    document = benchmark.result()
+    assert document["state"] == "running"
+    assert [point["round"] for point in document["points"]] == [1]
+    # The load does not go on for ever without whoever asked for it.
+    deadline = time.monotonic() + 180
+    while subprocess.run(["pgrep", "--full", "aiperf profile"], stdout=subprocess.PIPE, check=False).returncode == 0:
+        assert time.monotonic() < deadline, "the load goes on"
+        time.sleep(5)
+
+
+def test_objectives_end_a_sweep_and_fail_the_run(benchmark: Benchmark) -> None:
+    run = benchmark.measure(
+        benchmark_scenarios=["low_latency"],
+        benchmark_scenario_options=REDUCED,
+        benchmark_repeat=1,
+        benchmark_slo={"ttft_ms.p99": 0.001},
+    )
+    assert run.status != 0
+    assert "low_latency, 1 at once: ttft_ms.p99 is" in run.output
+    document = benchmark.result()
+    assert document["state"] == "complete"
+    assert [point["concurrency"] for point in document["points"]] == [1]
+    assert document["points"][0]["throughput"]["good_requests_per_second"] == 0
+
+
+def test_the_same_again_is_noise_and_a_third_slower_is_worse(benchmark: Benchmark) -> None:
+    steady = {"benchmark_scenario_options": STEADY, "benchmark_repeat": 4}
+    first = benchmark.measure(**steady)
+    assert first.status == 0, first.output
+    baseline = str(benchmark.results()[-1])
+    again = benchmark.measure(benchmark_baseline=baseline, benchmark_margin=0.1, **steady)
+    assert again.status == 0, again.output
+    slower = {"serving_recipe_environment": {"LAB_ENGINE_SPEEDUP": str(SPEEDUP / 1.3)}}
+    assert benchmark.play("site.yml", slower).status == 0
+    try:
+        run = benchmark.play(
+            "playbooks/benchmark.yml", slower, benchmark_baseline=baseline, benchmark_margin=0.1, **steady
+        )
+        assert run.status != 0
+        assert "does worse than benchmark_baseline" in run.output
+        assert "TPOT p50" in (benchmark.results()[-1] / "comparison.html").read_text()
+    finally:
+        assert benchmark.play("site.yml").status == 0
+
+
+SPACE = {
+    "batch size": [
+        {"engine_options": {"max_batch_size": size, "cuda_graph_config": {"max_batch_size": size}}}
+        for size in (32, 128)
+    ],
+    "GPUs per instance": [{"gpus_per_instance": 4}],
+    "nonsense": [{"engine_options": {"max_num_tokens": 1}}],
+}
+# The best is a batch of 128 on instances of 4 GPUs each.
+FACTORS = {"max_batch_size": {"32": 0.5, "128": 1.6}, "tensor_parallel_size": {"4": 1.4, "8": 1.0}}
+TUNE: dict[str, Any] = {
+    "tune_space": SPACE,
+    "benchmark_scenario_options": STEADY,
+    "benchmark_repeat": 1,
+    "serving_recipe_environment": {"LAB_ENGINE_SPEEDUP": str(SPEEDUP), "LAB_ENGINE_FACTORS": json.dumps(FACTORS)},
+}
+
+
+@pytest.fixture
+def tuned(benchmark: Benchmark) -> Iterator[Benchmark]:
+    """The host serves what the search begins with, and after the test the same."""
+    run = benchmark.play("site.yml", TUNE)
+    assert run.status == 0, run.output
+    before = benchmark.release()
+    yield benchmark
+    assert benchmark.release() == before
+    serving(benchmark)
+    assert benchmark.serves() == before
+    history = json.loads(benchmark.host.shell("cat /etc/trtllm-fleet/history.json"))
+    assert history[-1]["release"] == Path(before).name
+    assert benchmark.host.shell("ls /etc/systemd/system | grep trial || true") == ""
+
+
+def outcome(benchmark: Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of the newest search what came out, and its override file."""
+    folder = max((benchmark.folder / "tuned").iterdir())
+    override = yaml.safe_load((folder / "override.yml").read_text())
+    return json.loads((folder / "tune.json").read_text()), override
+
+
+def test_the_planted_optimum_is_found(tuned: Benchmark) -> None:
+    run = tuned.play("playbooks/tune.yml", TUNE)
+    assert run.status == 0, run.output
+    found, override = outcome(tuned)
+    assert override == {
+        "serving_recipe_engine_options": {"max_batch_size": 128, "cuda_graph_config": {"max_batch_size": 128}},
+        "serving_recipe_gpus_per_instance": 4,
+    }
+    trials = found["trials"]
+    assert len(trials) == 1 + 2 + 1 + 1
+    # What cannot serve is noted, and ends nothing.
+    assert [bool(one["problem"]) for one in trials] == [False, False, False, False, True]
+    assert {one["trial"] for one in found["pareto"]} <= {2, 3}
+    # It can be used as it is.
+    plan = tuned.play("playbooks/plan.yml", TUNE, **override)
+    assert plan.status == 0, plan.output
+
+
+def test_the_budget_is_kept(tuned: Benchmark) -> None:
+    run = tuned.play("playbooks/tune.yml", TUNE | {"tune_seconds": 1})
+    assert run.status == 0, run.output
+    found, override = outcome(tuned)
+    assert len(found["trials"]) == 1
+    assert "tune_seconds" in found["done"]
+    assert override == {}
+
+
+def test_a_search_that_is_killed_is_undone_by_the_host_itself(tuned: Benchmark) -> None:
+    before = tuned.release()
+    process = tuned.start("playbooks/tune.yml", TUNE | {"trtllm_server_trial_seconds": 60})
+    deadline = time.monotonic() + 300
+    while tuned.serves() in ("", before):
+        assert time.monotonic() < deadline, "nothing was tried"
+        time.sleep(1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    deadline = time.monotonic() + 180
+    while tuned.serves() != before:
+        assert time.monotonic() < deadline, "the trial goes on"
+        time.sleep(2)
+
+
+def test_variables_of_the_command_line_are_refused(tuned: Benchmark) -> None:
+    run = tuned.play("playbooks/tune.yml", TUNE, serving_recipe_engine_options={"max_batch_size": 8})
+    assert run.status != 0
+    assert "comes from the command line" in run.output

@@ -1,0 +1,148 @@
+"""Two hosts behind a gateway, measured through it and each by itself; a rollout that is held to objectives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Run
+from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import KEY, ONE, Fleet
+from ansible_collections.trtllm.fleet.tests.e2e.test_benchmark import AIPERF
+
+FLEET = Fleet("measure-", gpus=2, gateways=1)
+GPUS = 8
+REQUESTS = 12
+SHORT = {"smoke": {"requests": REQUESTS, "warm_up": 2, "input_tokens": 64, "output_tokens": 16}}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The fleet, and where results go."""
+
+    fleet: Fleet
+    folder: Path
+
+    def play(self, playbook: str, *arguments: str, **variables: Any) -> Run:
+        options = {
+            "benchmark_load_host": "localhost",
+            "benchmark_aiperf_dir": str(AIPERF),
+            "benchmark_pip_index_url": "",
+            "benchmark_results_dir": str(self.folder),
+            "benchmark_scenario_options": SHORT,
+            "benchmark_repeat": 1,
+        }
+        return self.fleet.play(playbook, *arguments, **{**options, **variables})
+
+    def take(self) -> dict[str, dict[str, Any]]:
+        """The results since the last look, by what was measured; they are removed."""
+        found = {}
+        for path in self.folder.glob("*/result.json"):
+            document = json.loads(path.read_text())
+            found[document["target"]["name"]] = document
+            path.unlink()
+        return found
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+    with FLEET.serving(**ONE) as fleet:
+        yield Measured(fleet, tmp_path_factory.mktemp("results"))
+
+
+def check(document: dict[str, Any], hosts: list[str]) -> None:
+    assert document["state"] == "complete"
+    (point,) = document["points"]
+    assert point["requests"] == {"asked": REQUESTS, "answered": REQUESTS, "failed": 0}
+    assert sorted(document["ran_on"]) == hosts
+    assert {one["model"] for one in document["ran_on"].values()} == {"openai/gpt-oss-120b"}
+    assert document["target"]["gpus"] == GPUS * len(hosts)
+    assert document["target"]["note"].startswith("Simulated")
+    rates = point["throughput"]
+    assert rates["output_tokens_per_second_per_gpu"] == pytest.approx(
+        rates["output_tokens_per_second"] / GPUS / len(hosts), rel=1e-3
+    )
+
+
+def test_through_the_gateway(measured: Measured) -> None:
+    run = measured.play("benchmark", benchmark_target="gateway", benchmark_api_key=KEY)
+    assert run.status == 0, run.output
+    found = measured.take()
+    gateway = measured.fleet.gateway_names[0]
+    assert list(found) == [gateway]
+    assert found[gateway]["target"]["kind"] == "gateway"
+    check(found[gateway], measured.fleet.gpu_names)
+    assert KEY not in json.dumps(found) + run.output
+
+
+def test_through_the_gateway_with_a_wrong_key(measured: Measured) -> None:
+    run = measured.play("benchmark", benchmark_target="gateway", benchmark_api_key="wrong")
+    assert run.status != 0
+    (document,) = measured.take().values()
+    assert document["state"] == "failed"
+    assert f"{REQUESTS} of {REQUESTS} requests failed" in run.output, run.output
+
+
+def test_each_host(measured: Measured) -> None:
+    run = measured.play("benchmark", benchmark_target="hosts")
+    assert run.status == 0, run.output
+    found = measured.take()
+    assert sorted(found) == measured.fleet.gpu_names
+    for name, document in found.items():
+        assert document["target"]["kind"] == "host"
+        check(document, [name])
+
+
+def test_less_than_a_share_of_what_was_published_fails(measured: Measured) -> None:
+    published = {"smoke": {**SHORT["smoke"], "input_tokens": 1000, "output_tokens": 1000, "requests": 2, "warm_up": 0}}
+    host = measured.fleet.gpu_names[0]
+    run = measured.play(
+        "benchmark", "--limit", host, benchmark_scenario_options=published, benchmark_published_share=0.5
+    )
+    assert run.status != 0
+    assert "tokens/s and GPU, less than 0.5 of the" in run.output
+    run = measured.play("benchmark", "--limit", host, benchmark_published_share=0.5)
+    assert run.status != 0
+    assert "smoke: nothing was published for this model, GPU type and these lengths" in run.output
+    measured.take()
+
+
+def test_a_rollout_is_held_to_objectives(measured: Measured) -> None:
+    fleet = measured.fleet
+    wanted, before = fleet.another(), fleet.releases()
+    held = {"rollout_benchmark": ["smoke"], **wanted}
+    run = measured.play("rollout", benchmark_slo={"ttft_ms.p99": 0.001}, **held)
+    assert run.status != 0
+    assert "misses benchmark_slo" in run.output
+    assert "It serves its old release" in run.output
+    assert fleet.releases() == before
+    assert fleet.rotation() == fleet.all_instances
+    # Of the canary alone: the others were never switched.
+    (canary,) = measured.take()
+    assert canary in {f"{name}-serve-0" for name in fleet.gpu_names}
+    run = measured.play("rollout", benchmark_slo={"ttft_ms.p99": 60000}, **held)
+    assert run.status == 0, run.output
+    assert fleet.now() == wanted
+    found = measured.take()
+    assert sorted(found) == [f"{name}-serve-0" for name in fleet.gpu_names]
+    for name, release in zip(fleet.gpu_names, fleet.releases(), strict=True):
+        document = found[f"{name}-serve-0"]
+        assert document["ran_on"][name]["release"] == release
+        assert document["points"][0]["requests"]["failed"] == 0
+
+
+def test_the_python_api_is_asked_while_the_host_is_aside(measured: Measured) -> None:
+    """The lab's engine has none, and the host serves again whatever comes of it."""
+    fleet = measured.fleet
+    before, wanted = fleet.releases(), fleet.now()
+    run = fleet.play("verify", "--limit", fleet.gpu_names[0], verify_llm_api=True, **wanted)
+    assert run.status != 0
+    assert "this is the lab's simulated engine, which has no LLM API" in run.output
+    assert fleet.releases() == before
+    assert fleet.rotation() == fleet.all_instances
+    units = fleet.shell(fleet.gpu_names[0], "ls /etc/systemd/system | grep trial || true")
+    assert units == ""

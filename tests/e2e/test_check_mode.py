@@ -1,0 +1,29 @@
+"""A dry run on a host that was never touched succeeds and leaves its file system as it was."""
+
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, Fleet
+
+# What a visit by SSH and Ansible leaves whatever it does, and what the running system writes by itself.
+NOT_OURS = r"^/(proc|sys|dev|run|tmp|var/tmp|var/log|var/lib/systemd|root/\.ansible|root/\.cache)(/| )"
+LISTING = r"find / -xdev -printf '%p %y %m %U:%G %s %T@\n'"
+SNAPSHOT = f"{LISTING} | grep -vE '{NOT_OURS}' | grep -vE '^/(root)? ' | sort"
+
+
+def test_dry_run_changes_nothing(untouched: Fleet) -> None:
+    before = untouched.shell(SNAPSHOT)
+    run = untouched.playbook("site.yml", "--check", "--diff")
+    assert run.status == 0, run.output
+    after = untouched.shell(SNAPSHOT)
+    assert before.splitlines()[:5], "the snapshot is empty"
+    assert set(before.splitlines()) ^ set(after.splitlines()) == set()
+
+
+def test_a_key_that_is_not_pinned_is_refused_before_apt_has_it(untouched: Fleet) -> None:
+    key = (REPO / ".lab/apt/fingerprint").read_text().strip()
+    other = "EB693B3035CD5710E231E123A4B469963BF863CC"
+    for arguments in ("--check",), ():
+        run = untouched.playbook("site.yml", *arguments, nvidia_driver_repository_key_fingerprints=[other])
+        assert run.status != 0, run.output
+        said = " ".join(run.output.split())
+        assert f"The key file has {key} (https://apt.origin.test/cuda/" in said, run.output
+        assert f"; allowed: {other}. Set nvidia_driver_repository_key_fingerprints to" in said, run.output
+    assert untouched.shell("ls /etc/apt/keyrings /etc/apt/sources.list.d | grep -c nvidia", check=False).strip() == "0"

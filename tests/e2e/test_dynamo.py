@@ -1,0 +1,273 @@
+"""Five hosts serve together: what changes touches what it has to, one after the other, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import lab
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, certify, changed, said, secured, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import Load, complete
+
+LATE = "dyn-5"
+
+
+@pytest.fixture(scope="module")
+def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
+    """Bare hosts for etcd and NATS in clusters of three, two frontends, two prefill and at first one decode worker."""
+    places = {
+        "control": ["dyn-1", "dyn-2", "dyn-3"],
+        "frontend": ["dyn-1", "dyn-4"],
+        "prefill": ["dyn-2", "dyn-3"],
+        "decode": ["dyn-4"],
+    }
+    dynamo = Dynamo(5, tmp_path_factory.mktemp("dynamo"), places)
+    lab("up", "--extra-vars", f"lab_recreate={','.join(dynamo.names)}", environment=dynamo.environment)
+    yield dynamo
+    lab("down", environment=dynamo.environment)
+
+
+@pytest.fixture
+def before(dynamo: Dynamo) -> dict[str, str]:
+    """What runs, by "host part"."""
+    return dynamo.runs()
+
+
+def restarted(dynamo: Dynamo, before: dict[str, str]) -> set[str]:
+    """What runs now and did not, and what does not run any more."""
+    return {run[0] for run in set(dynamo.runs().items()) ^ set(before.items())}
+
+
+def workers(dynamo: Dynamo, api: str, prompt: str = "Are you there?") -> tuple[set[int], set[int]]:
+    """Which prefill and which decode workers made the answers to a few equal questions to a frontend."""
+    found = [complete(api, prompt=prompt)["nvext"]["worker_id"] for number in range(6)]
+    return {ids["prefill_worker_id"] for ids in found}, {ids["decode_worker_id"] for ids in found}
+
+
+def test_dry_run_on_bare_hosts(dynamo: Dynamo) -> None:
+    dynamo.deploy("--check", "--diff")
+    for name in dynamo.names:
+        assert dynamo.shell(name, "ls /etc/trtllm-fleet /var/lib/trtllm-fleet 2>/dev/null", check=False) == ""
+
+
+def test_from_bare_hosts(dynamo: Dynamo) -> None:
+    dynamo.deploy()
+    assert dynamo.complete()
+    for api in dynamo.apis():
+        prefill, decode = workers(dynamo, api)
+        assert (len(prefill), len(decode)) == (2, 1)
+        assert not prefill & decode
+
+
+def test_etcd_and_nats_are_clusters(dynamo: Dynamo) -> None:
+    members = dynamo.shell(
+        "dyn-1",
+        "docker exec trtllm-dynamo-etcd /usr/local/bin/etcdctl"
+        " --endpoints \"http://$(hostname --ip-address | cut -d' ' -f1):2379\" member list",
+    )
+    assert len(re.findall("started", members)) == 3
+    for name in dynamo.places["control"]:
+        routes = dynamo.shell(name, "curl --silent --fail http://127.0.0.1:8222/routez")
+        peers = set(re.findall(r'"ip": ?"([\d.]+)"', routes))
+        assert peers >= {dynamo.address(other) for other in dynamo.places["control"]} - {dynamo.address(name)}
+
+
+def test_every_socket_is_on_the_hosts_own_address_or_loopback(dynamo: Dynamo) -> None:
+    for name in dynamo.names:
+        processes = set(
+            dynamo.shell(
+                name,
+                "docker ps --format '{{.Names}}' | grep ^trtllm-dynamo- | xargs -r -I{} docker top {} -e -o pid",
+                check=False,
+            ).split()
+        )
+        lines = dynamo.shell(name, "ss --listening --numeric --tcp --udp --processes --no-header").splitlines()
+        found = {
+            line.split()[4].rpartition(":")[0] for line in lines if processes & set(re.findall(r"pid=(\d+)", line))
+        }
+        assert found <= {"127.0.0.1", dynamo.address(name)}
+        assert found or name == LATE
+
+
+def test_a_host_is_added_and_no_other_is_touched(dynamo: Dynamo, before: dict[str, str]) -> None:
+    dynamo.places["decode"].append(LATE)
+    run = dynamo.deploy(only=[LATE])
+    assert [host for host, count in changed(run).items() if count] == [LATE]
+    assert restarted(dynamo, before) == {f"{LATE} decode-0"}
+    assert dynamo.complete()
+    assert len(workers(dynamo, dynamo.apis()[0])[1]) == 2
+
+
+@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "dry-run"])
+def test_second_run_changes_nothing(dynamo: Dynamo, before: dict[str, str], arguments: list[str]) -> None:
+    assert set(changed(dynamo.deploy(*arguments)).values()) == {0}
+    assert restarted(dynamo, before) == set()
+
+
+def starts(dynamo: Dynamo, part: str) -> dict[str, float]:
+    """When the part's unit was started last on each host that has it, in seconds; the hosts' clock is one."""
+    name = f"trtllm-dynamo-{part}"
+    return {
+        host: int(dynamo.shell(host, f"systemctl show {name} --property=InactiveExitTimestampMonotonic --value")) / 1e6
+        for host in dynamo.places[part.partition("-")[0]]
+    }
+
+
+def test_a_decode_option_restarts_decode_workers_alone_one_after_the_other(
+    dynamo: Dynamo, before: dict[str, str]
+) -> None:
+    with Load(dynamo.apis(), clients=2) as load:
+        dynamo.variables["dynamo_decode_engine_options"] = {"max_batch_size": 48}
+        dynamo.deploy()
+        requests = load.requests
+    assert restarted(dynamo, before) == {f"{name} decode-0" for name in dynamo.places["decode"]}
+    first, second = sorted(starts(dynamo, "decode-0").values())
+    # The lab's engine takes three seconds to load: side by side the second would begin before the first is through.
+    assert second - first > 3
+    failed = [one.error for one in requests if one.error]
+    assert failed == []
+    assert len(requests) > 20
+
+
+def test_a_bad_worker_option_is_refused_before_anything_changes(dynamo: Dynamo, before: dict[str, str]) -> None:
+    run = dynamo.play(dynamo_decode_engine_options={"max_bach_size": 48})
+    assert run.status != 0
+    assert "dynamo_decode_engine_options" in said(run)
+    assert "max_bach_size" in said(run)
+    assert "max_batch_size" in said(run)
+    assert set(changed(run).values()) <= {0}
+    assert restarted(dynamo, before) == set()
+
+
+def test_prompts_that_would_hang_the_workers_are_told_before(dynamo: Dynamo, before: dict[str, str]) -> None:
+    options = {"cache_transceiver_config": {"max_tokens_in_buffer": 2048}}
+    run = dynamo.deploy("--check", dynamo_prefill_engine_options=options, dynamo_decode_engine_options=options)
+    assert "a prompt longer than the buffer hangs the workers" in said(run)
+    assert restarted(dynamo, before) == set()
+
+
+def test_two_kinds_of_kv_cache_are_refused(dynamo: Dynamo, before: dict[str, str]) -> None:
+    run = dynamo.play(dynamo_decode_engine_options={"kv_cache_config": {"dtype": "auto"}})
+    assert run.status != 0
+    assert "dtype" in said(run)
+    assert restarted(dynamo, before) == set()
+
+
+def test_what_gets_through_and_fails_leaves_the_old_release_serving(dynamo: Dynamo, before: dict[str, str]) -> None:
+    releases = {name: dynamo.release(name, "decode-0") for name in dynamo.places["decode"]}
+    run = dynamo.play(dynamo_decode_environment={"LAB_ENGINE_FAULT": "die"})
+    assert run.status != 0
+    assert "insufficient GPU memory" in said(run)
+    assert "The previous release runs again: /etc/trtllm-fleet/dynamo/decode-0/releases/" in said(run)
+    assert {name: dynamo.release(name, "decode-0") for name in dynamo.places["decode"]} == releases
+    # It ends at the first: the other's worker never knew.
+    assert len(restarted(dynamo, before)) == 1
+    assert restarted(dynamo, before) <= {f"{name} decode-0" for name in dynamo.places["decode"]}
+    assert wait_for(dynamo.complete, 60)
+    assert complete(dynamo.apis()[0])
+
+
+def test_a_host_is_removed_after_what_it_works_on_is_finished(dynamo: Dynamo, before: dict[str, str]) -> None:
+    api = dynamo.apis()[0]
+    both = workers(dynamo, api)[1]
+    answers: list[tuple[dict[str, Any], float]] = []
+
+    def ask_for_much() -> None:
+        """Takes a minute or two, longer than it takes to come to the removal."""
+        answers.append((complete(api, max_tokens=100_000, timeout=600), time.time()))
+
+    threads = [Thread(target=ask_for_much, daemon=True) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    dynamo.places["decode"].remove(LATE)
+    dynamo.deploy(only=[LATE], withdrawn=[LATE])
+    for thread in threads:
+        thread.join(600)
+    assert [reply[0]["usage"]["completion_tokens"] for reply in answers] == [100_000] * 4
+    by = [reply[0]["nvext"]["worker_id"]["decode_worker_id"] for reply in answers]
+    assert set(by) == both
+    assert restarted(dynamo, before) == {f"{LATE} decode-0"}
+    assert dynamo.shell(LATE, "ls /etc/systemd/system | grep trtllm-dynamo-; docker ps --quiet", check=False) == ""
+    assert wait_for(dynamo.complete, 60)
+    (stays,) = workers(dynamo, api)[1]
+    stopping = dynamo.shell(
+        LATE,
+        "journalctl --unit trtllm-dynamo-decode-0 --output short-unix --grep '^Stopping' --lines 1 --quiet",
+    )
+    ended = [reply[1] for reply, worker in zip(answers, by, strict=True) if worker != stays]
+    assert all(moment > float(stopping.split()[0]) for moment in ended), "they were under way when it was told to stop"
+
+
+def test_and_nothing_is_left_to_do(dynamo: Dynamo, before: dict[str, str]) -> None:
+    assert set(changed(dynamo.deploy(withdrawn=[LATE])).values()) == {0}
+    assert restarted(dynamo, before) == set()
+
+
+def test_a_router_that_knows_the_caches_sends_a_prompt_where_it_was_read_before(dynamo: Dynamo) -> None:
+    dynamo.variables["dynamo_router_mode"] = "kv"
+    dynamo.deploy(withdrawn=[LATE])
+    long = "Explain the concept of disaggregated serving in LLM inference. " * 40
+    one, other = (workers(dynamo, api, long)[0] for api in dynamo.apis())
+    assert len(one) == 1
+    assert one == other, "each frontend hears from the workers what they have"
+
+
+def test_what_all_agree_on_goes_back_on_all_hosts_when_one_fails(dynamo: Dynamo) -> None:
+    places = [(name, f"{kind}-0") for kind in ("prefill", "decode") for name in dynamo.places[kind]]
+    releases = [dynamo.release(*place) for place in places]
+    options = {"kv_cache_config": {"dtype": "auto"}}
+    run = dynamo.play(
+        withdrawn=[LATE],
+        dynamo_prefill_engine_options=options,
+        dynamo_decode_engine_options=options,
+        dynamo_decode_environment={"LAB_ENGINE_FAULT": "die"},
+    )
+    assert run.status != 0
+    assert "insufficient GPU memory" in said(run)
+    assert "What all parts have to agree on was changed, and that failed on dyn-4" in said(run)
+    assert [dynamo.release(*place) for place in places] == releases
+    assert wait_for(dynamo.complete, 60)
+    assert complete(dynamo.apis()[0])
+
+
+def test_for_some_what_all_agree_on_is_not_changed(dynamo: Dynamo, before: dict[str, str]) -> None:
+    options = {"kv_cache_config": {"dtype": "auto"}}
+    some = dynamo.places["prefill"][:1]
+    run = dynamo.play(only=some, dynamo_prefill_engine_options=options, dynamo_decode_engine_options=options)
+    assert run.status != 0
+    assert "run without --limit" in said(run)
+    assert restarted(dynamo, before) == set()
+
+
+def test_other_members_than_etcd_has_are_refused(dynamo: Dynamo, before: dict[str, str]) -> None:
+    run = dynamo.play(withdrawn=[LATE], dynamo_etcd_peer_port=2390)
+    assert run.status != 0
+    assert "etcd was made with the members dyn-1=http://" in said(run)
+    assert "withdraw all parts" in said(run)
+    assert restarted(dynamo, before) == set()
+
+
+def test_withdrawn_it_leaves_nothing(dynamo: Dynamo) -> None:
+    places, dynamo.places = dynamo.places, {}
+    dynamo.deploy(withdrawn=dynamo.names)
+    dynamo.places = places
+    assert dynamo.runs() == {}
+    left = "find /etc/trtllm-fleet/dynamo /var/lib/trtllm-fleet/dynamo -mindepth 1 2>/dev/null"
+    assert [dynamo.shell(name, left, check=False) for name in dynamo.names] == [""] * len(dynamo.names)
+
+
+def test_clusters_with_certificates_and_a_password(dynamo: Dynamo) -> None:
+    addresses = {name: [f"IP:{dynamo.address(name)}", "DNS:trtllm-dynamo-nats"] for name in dynamo.names}
+    certify(dynamo.folder, addresses)
+    dynamo.variables.update(secured("a/b+c é"))
+    dynamo.deploy(withdrawn=[LATE])
+    assert dynamo.complete()
+    assert "https://" in dynamo.shell("dyn-1", "cat /etc/trtllm-fleet/dynamo/etcd/verified/etcd.yaml")
+    routes = dynamo.shell("dyn-1", "curl --silent --fail http://127.0.0.1:8222/routez")
+    assert dynamo.address("dyn-2") in routes
+    assert dynamo.address("dyn-3") in routes

@@ -1,0 +1,232 @@
+"""Evaluations on a lab host with OpenAI's tool itself: what is applied for the run is undone whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, UNIT, Fleet, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import until
+
+# The tool is for Python 3.12 and newer, which is Debian 13's.
+PLAIN = {"ANSIBLE_FORCE_COLOR": "false", "ANSIBLE_NOCOLOR": "true"}
+ENVIRONMENT = {**os.environ, **PLAIN, "LAB_PREFIX": "eval-", "LAB_HOSTS": "1", "LAB_OS": "trixie", "LAB_GPU": "h200x8"}
+PLAYBOOK = "playbooks/evaluate.yml"
+# One question many times, one after the other: longer than any test takes.
+LONG = {
+    "evaluation_names": ["aime25"],
+    "evaluation_efforts": ["low"],
+    "evaluation_repeats": 3000,
+    "evaluation_threads": 1,
+}
+PATIENCE = 240  # seconds
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Fleet]:
+    lab("up", "--extra-vars", '{"lab_programs": ["gpt-oss-0.0.9"]}', environment=ENVIRONMENT)
+    host = Fleet("eval-1", ENVIRONMENT)
+    run = host.playbook("site.yml")
+    assert run.status == 0, run.output
+    yield host
+    lab("down", environment=ENVIRONMENT)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Tiny data sets in the form of the real ones."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    heads = ["Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"]
+    rows = [["What is 1+1?", "2", "3", "4", "5"], ["What is 2+2?", "4", "3", "2", "5"]]
+    (folder / "gpqa_diamond.csv").write_text("\n".join(",".join(row) for row in [heads, *rows]) + "\n")
+    for part in ("I", "II"):
+        (folder / f"aime2025-{part}.jsonl").write_text(json.dumps({"question": f"{part}?", "answer": "7"}))
+    rows_of_gsm8k = [json.dumps({"question": f"q{number}", "answer": f"#### {number}"}) for number in range(40)]
+    for split in ("test", "train"):
+        (folder / f"gsm8k_{split}.jsonl").write_text("\n".join(rows_of_gsm8k))
+    return folder
+
+
+@pytest.fixture
+def options(tmp_path: Path, data: Path) -> dict[str, Any]:
+    # The mocker writes as many tokens as it may.
+    return {
+        "evaluation_results_dir": str(tmp_path / "results"),
+        "evaluation_datasets_dir": str(data),
+        "evaluation_max_tokens": 50,
+    }
+
+
+def kept(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """The folder of the only run, and its result."""
+    (folder,) = (tmp_path / "results").iterdir()
+    return folder, json.loads((folder / "result.json").read_text())
+
+
+def state(host: Fleet) -> str:
+    """All that a trial might change: releases, links, history, units of a trial, who wants what at boot."""
+    return host.shell(
+        f"cd /etc/trtllm-fleet; ls . releases; readlink verified /etc/systemd/system/{UNIT}; sha256sum history.json;"
+        " ls /etc/systemd/system /etc/systemd/system/multi-user.target.wants | grep trtllm"
+    )
+
+
+def batch_size(host: Fleet) -> str:
+    """What the release has that the unit is of; empty while it is of none."""
+    return host.shell(
+        f"sed -n 's/^max_batch_size: //p' $(dirname $(readlink /etc/systemd/system/{UNIT}))/engine.yaml", False
+    ).strip()
+
+
+def tool_runs(host: Fleet) -> bool:
+    return bool(host.shell("pgrep -f '[e]valuate.py'", check=False))
+
+
+def comes_true(true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(2)
+    return True
+
+
+@pytest.fixture
+def untouched(host: Fleet) -> Iterator[str]:
+    """Whatever a test does, the host ends as it was, and serves."""
+    before = state(host)
+    yield before
+    assert comes_true(lambda: host.chat() == 200)
+    assert state(host) == before
+
+
+def test_evaluations_for_real(host: Fleet, untouched: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """Each effort with the document's settings for TP8."""
+    seen, over = [], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.5):
+            if (size := batch_size(host)) and size not in seen:
+                seen.append(size)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    options |= {"evaluation_names": ["basic", "gpqa", "aime25"], "evaluation_efforts": ["low", "high", "medium"]}
+    run = host.playbook(PLAYBOOK, **options)
+    over.set()
+    watcher.join()
+    assert run.status == 0, run.output
+    assert seen == ["64", "1024", "720", "64"][:3]
+    assert batch_size(host) == "64"
+    folder, result = kept(tmp_path)
+    assert result["state"] == "complete"
+    answers = {(one["name"], one["effort"]): one["answers"] for one in result["results"]}
+    of_each = {"basic": 1, "gpqa": 2 * 8, "aime25": 2 * 8}
+    assert answers == {(name, effort): n for name, n in of_each.items() for effort in ("low", "medium", "high")}
+    # It greets with any text.
+    assert {one["score"] for one in result["results"] if one["name"] == "basic"} == {1.0}
+    assert all((folder / name).stat().st_size for one in result["results"] for name in one["files"])
+    assert result["ran_on"]["gpus"]["product_name"] == "NVIDIA H200"
+    assert "eval-1: gpqa, low: score" in run.output
+
+
+def test_a_low_score_fails_after_all_is_as_before(
+    host: Fleet, untouched: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """Noise is below TensorRT-LLM's reference."""
+    run = host.playbook(PLAYBOOK, evaluation_names=["gsm8k"], evaluation_efforts=["low"], **options)
+    assert run.status != 0
+    assert "gsm8k, low: 0." in run.output
+    assert "is below 0.7" in run.output
+    _folder, result = kept(tmp_path)
+    assert (result["state"], result["gates"][0]["reached"], result["results"][0]["answers"]) == ("complete", False, 40)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"evaluation_names": ["gqpa"]}, "Did you mean 'gpqa'?"),
+        ({"evaluation_datasets_dir": ""}, "Put copies into a directory of the control machine"),
+        ({"evaluation_load_host": "localhost"}, "which localhost cannot reach"),
+        ({"evaluation_python": "/usr/bin/python2"}, "/usr/bin/python2"),
+        ({"serving_recipe_engine_options": {"max_batch_size": 64}}, "comes from the command line (-e)"),
+        ({"serving_recipe_engine_options": {"max_batch_size": 8}}, "another engine_options than the host serves with"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_at_once(
+    host: Fleet, untouched: str, options: dict[str, Any], wrong: dict[str, Any], words: str
+) -> None:
+    run = host.playbook(PLAYBOOK, **{**options, **wrong})
+    assert run.status != 0
+    assert words in " ".join(run.output.split())
+    assert "changed=0" in run.output
+
+
+def test_a_dry_run_says_what_would_be_done(
+    host: Fleet, untouched: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    run = host.playbook(PLAYBOOK, "--check", **options)
+    assert run.status == 0, run.output
+    assert "gpqa, aime25 with low and medium reasoning effort" in run.output
+    assert not (tmp_path / "results").exists()
+
+
+def begun(host: Fleet, options: dict[str, Any]) -> subprocess.Popen[str]:
+    """A run that goes on for long, and is in the middle of it."""
+    command = ["ansible-playbook", PLAYBOOK, "-i", "inventory/local", "--extra-vars", json.dumps({**options, **LONG})]
+    process = subprocess.Popen(
+        command,
+        cwd=REPO,
+        env=host.environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    until(process, "eval-1: aime25, low: ")
+    assert batch_size(host) == "1024"
+    assert tool_runs(host)
+    return process
+
+
+def test_a_server_that_dies_ends_the_run(host: Fleet, untouched: str, options: dict[str, Any], tmp_path: Path) -> None:
+    process = begun(host, {**options, "evaluation_patience": 15})
+    host.shell(f"systemctl stop {UNIT}")
+    began = time.monotonic()
+    output, _nothing = process.communicate(timeout=PATIENCE)
+    assert time.monotonic() - began < 120
+    run = Run(process.returncode, output)
+    assert run.status != 0
+    assert "has not been well for 15 s (evaluation_patience)" in " ".join(run.output.split())
+    assert not tool_runs(host)
+    _folder, result = kept(tmp_path)
+    assert result["state"] == "failed"
+    assert "has not been well" in result["problems"][0]
+
+
+@pytest.mark.parametrize("reboot", [False, True], ids=["nobody renews", "reboot"])
+def test_without_its_controller_the_host_goes_back_by_itself(
+    host: Fleet, untouched: str, options: dict[str, Any], reboot: bool
+) -> None:
+    process = begun(host, {**options, "trtllm_server_trial_seconds": 1800 if reboot else 60})
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.stdout
+    process.stdout.close()
+    assert batch_size(host) == "1024"
+    if reboot:
+        host.shell("reboot", check=False)
+    assert comes_true(lambda: batch_size(host) == "64")
+    # The tool is ended when nobody has asked for it for two minutes.
+    assert comes_true(lambda: not tool_runs(host))
+    assert comes_true(lambda: host.chat() == 200 and "trial" not in state(host))

@@ -1,0 +1,1130 @@
+"""What a gateway does with bad requests, slow clients and bad moments, while others are answered as ever."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import http.client
+import json
+import re
+import secrets
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
+from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import KEY, MODEL, Fleet
+
+FLEET = Fleet("roll-", gpus=3, gateways=2)
+PORT = 443
+METRICS_PORT = 8405
+PEERS_PORT = 8406
+UNIT = "trtllm-gateway"
+MIB = 2**20
+MAX_BODY = 16 * MIB
+# Requests per second of the others.
+RATE = 4
+# Seconds that others' answers of a few tokens may take while somebody misbehaves.
+QUICK = 3.0
+# Open at a time, over both gateways.
+STREAMS = 2000
+STREAM_TOKENS = 200
+# How many make their connections at a time, so that none is too slow for the gateway.
+HANDSHAKES = 50
+NOBODY = "<NOSRV>"
+REFUSED = {0, 400, 401, 404, 405, 411, 501, 505}
+REQUEST_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+CHAT = "/v1/chat/completions"
+
+AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
+
+
+def question(prompt: str = "Are you there?", tokens: int = 4, **options: Any) -> bytes:
+    messages = [{"role": "user", "content": prompt}]
+    return json.dumps({"model": MODEL, "messages": messages, "max_tokens": tokens, **options}).encode()
+
+
+BODY = question()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came; the status is 0 where the connection was closed, or nothing came for long."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    seconds: float
+    open: bool
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error in it, in OpenAI's form."""
+        assert self.headers["content-type"] == "application/json"
+        error: dict[str, Any] = json.loads(self.body)["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        return error
+
+    @property
+    def request_id(self) -> str:
+        return self.headers["x-request-id"]
+
+
+def halves(text: Any, mark: Any) -> tuple[Any, Any]:
+    """What is before a mark and after it, of bytes or of a string."""
+    parts = text.partition(mark)
+    return parts[0], parts[2]
+
+
+def joined(chunks: bytes) -> bytes:
+    """A body that came in chunks; what does not come to its end is no body."""
+    body = b""
+    while True:
+        size, rest = halves(chunks, b"\r\n")
+        length = int(size, 16)
+        assert rest[length : length + 2] == b"\r\n"
+        if not length:
+            return body
+        body, chunks = body + rest[:length], rest[length + 2 :]
+
+
+def parse(data: bytes, seconds: float, is_open: bool) -> Answer:
+    head, body = halves(data, b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    found = re.match(r"HTTP/1\.[01] (\d{3})", first)
+    headers = {name.strip().lower(): value.strip() for name, value in (halves(line, ":") for line in lines)}
+    if headers.get("transfer-encoding") == "chunked":
+        body = joined(body)
+    return Answer(int(found[1]) if found else 0, headers, body, seconds, is_open)
+
+
+def anybody(**options: Any) -> ssl.SSLContext:
+    """A client that takes any certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    for name, value in options.items():
+        setattr(context, name, value)
+    return context
+
+
+def whole(data: bytes) -> bool:
+    """Whether the answer that Content-Length announces is there."""
+    head, end, body = data.partition(b"\r\n\r\n")
+    length = re.search(rb"^content-length: *(\d+)", head, re.IGNORECASE | re.MULTILINE)
+    return bool(end and length) and len(body) >= int(length[1])  # type: ignore[index]
+
+
+def exchange(address: str, data: bytes, timeout: float = 5.0) -> Answer:
+    """Send bytes by TLS and take what comes until it is whole, the gateway closes, or nothing comes for so long."""
+    began = time.monotonic()
+    received, is_open = b"", False
+    with (
+        socket.create_connection((address, PORT), timeout=10) as connection,
+        anybody().wrap_socket(connection, suppress_ragged_eofs=True) as tls,
+    ):
+        try:
+            tls.sendall(data)
+            tls.settimeout(timeout)
+            while not whole(received) and (part := tls.recv(65536)):
+                received += part
+        except TimeoutError:
+            is_open = True
+        except OSError:
+            pass
+    return parse(received, time.monotonic() - began, is_open)
+
+
+def request(
+    method: str,
+    target: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    version: str = "HTTP/1.1",
+) -> bytes:
+    """A request as bytes. No library that makes better ones of bad ones is between."""
+    lines = [f"{method} {target} {version}", "Host: gateway", "Connection: close"]
+    given = AUTHORIZED if headers is None else headers
+    lines += [f"{name}: {value}" for name, value in given.items()]
+    if body is not None and "Content-Length" not in given:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
+
+
+def ask(address: str, method: str, target: str, body: bytes | None = None, **options: Any) -> Answer:
+    return exchange(address, request(method, target, body, **options))
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    with FLEET.serving() as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def clients(fleet: Fleet) -> Iterator[Load]:
+    """All others, who behave."""
+    with fleet.load(RATE, long_every=40, long_tokens=2000) as load:
+        load.wait(2)
+        yield load
+    assert load.errors() == {}
+
+
+@pytest.fixture(autouse=True)
+def others(clients: Load) -> Iterator[Load]:
+    """They notice nothing of a test."""
+    began = time.monotonic()
+    yield clients
+    clients.wait(0.5)
+    assert clients.errors(began) == {}
+
+
+@pytest.fixture(params=[0, 1], ids=["gateway 1", "gateway 2"])
+def gateway(fleet: Fleet, request: pytest.FixtureRequest) -> str:
+    """Their hosts have different releases of HAProxy."""
+    return fleet.gateway_names[request.param]
+
+
+@pytest.fixture
+def address(fleet: Fleet, gateway: str) -> str:
+    return fleet.address(gateway)
+
+
+def now(fleet: Fleet, host: str) -> str:
+    """The moment as journalctl takes it."""
+    return "@" + fleet.shell(host, "date +%s")
+
+
+def journal(fleet: Fleet, gateway: str, since: str) -> list[str]:
+    script = f"journalctl --sync; journalctl -u {UNIT} -o cat --no-pager --since={since}"
+    return fleet.shell(gateway, script).splitlines()
+
+
+def access(lines: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The requests in a journal by their id; a line of the log that is no JSON fails."""
+    requests = [json.loads(line) for line in lines if line.startswith("{")]
+    return {one["id"]: one for one in requests}
+
+
+def seen(fleet: Fleet, words: str) -> int:
+    """How many requests with these words in them the instances got."""
+    script = f"journalctl --sync; journalctl -u 'trtllm-serve-*' -o cat --no-pager --since=-10min | grep -cF {words}"
+    return sum(int(fleet.shell(host, script, check=False)) for host in fleet.gpu_names)
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": ""},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Bearer another-key"},
+        {"Authorization": f"Bearer {KEY}x"},
+        {"Authorization": f"Bearer {KEY[:-1]}"},
+        {"Authorization": f"Bearer {KEY.upper()}"},
+        {"Authorization": f"Bearer {hashlib.sha256(KEY.encode()).hexdigest()}"},
+        {"Authorization": f"Basic {KEY}"},
+        {"Authorization": "Bearer " + "k" * 12000},
+        {"Api-Key": KEY},
+        {"Cookie": f"Authorization=Bearer {KEY}"},
+    ],
+    ids=lambda headers: str(headers)[:40],
+)
+def test_without_a_key_nothing_is_answered(address: str, headers: dict[str, str]) -> None:
+    for method, target, body in (("POST", CHAT, BODY), ("GET", "/v1/models", None), ("GET", "/update_weights", None)):
+        answer = ask(address, method, target, body, headers=headers)
+        assert answer.status == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert answer.error["type"] == "invalid_request_error"
+        assert answer.seconds < QUICK
+
+
+def test_key_in_the_query_is_none(address: str) -> None:
+    assert ask(address, "GET", f"/v1/models?api_key={KEY}&key={KEY}", headers={}).status == 401
+
+
+def test_with_a_key_it_answers(address: str) -> None:
+    answer = ask(address, "POST", CHAT, BODY)
+    assert answer.status == 200
+    assert json.loads(answer.body)["usage"]["completion_tokens"] == 4
+    assert ask(address, "GET", "/v1/models").status == 200
+
+
+# --- routes -----------------------------------------------------------------------------------------------------------
+
+# Of TensorRT-LLM's server, without authentication.
+CLOSED = (
+    "release_memory",
+    "resume_memory",
+    "update_weights",
+    "start_profile",
+    "stop_profile",
+    "metrics",
+    "health_generate",
+    "server_info",
+    "kv_cache_events",
+    "steady_clock_offset",
+    "version",
+    "docs",
+    "openapi.json",
+    "v1/embeddings",
+    "v1/responses/resp_1",
+    "",
+)
+DISGUISED = (
+    "/v1/../update_weights",
+    "/v1/./../update_weights",
+    "/v1/%2e%2e/update_weights",
+    "/v1/..%2fupdate_weights",
+    "/v1/chat/completions/../../../update_weights",
+    "/v1/chat/completions/..%2f..%2f..%2fupdate_weights",
+    "/v1/chat/completions/",
+    "/v1/chat//completions",
+    "//v1/chat/completions",
+    "///update_weights",
+    "/V1/CHAT/COMPLETIONS",
+    "/v1/chat/completions%20",
+    "/v1/chat/completions%00",
+    "/v1/chat/completions%3f",
+    "/v1/chat/completions;x=y",
+    "/v1/chat%2fcompletions",
+    "/v1%2fchat%2fcompletions",
+    "/%76%31/chat/completions",
+    "/%2e/v1/chat/completions",
+    "/update_weights%3f/v1/chat/completions",
+    "/update_weights#/v1/chat/completions",
+    "/v1/chat/completions#/../../../update_weights",
+    "https://gateway/update_weights",
+    "https://gateway/v1/chat/completions/../../../update_weights",
+    "/v1/models/../../metrics",
+    "/v1/models/../metrics",
+    "/v1/models/./metrics",
+    "/v1/models/x/../../../metrics",
+    "/v1/models//../..//metrics",
+    "/v1/models/%2e%2e/%2e%2e/metrics",
+    "/v1/models/%2E%2E/%2E%2E/metrics",
+    "/v1/models/.%2e/.%2e/metrics",
+    "/v1/models/..%2f..%2fmetrics",
+    "/v1/models/..%2F..%2Fmetrics",
+    "/v1/models/..%5c..%5cmetrics",
+    "/v1/models/..\\..\\metrics",
+    "/v1/models/..;/..;/metrics",
+    "/v1/models/%252e%252e/%252e%252e/metrics",
+    "/v1/models/",
+)
+
+
+def refused(fleet: Fleet, gateway: str, requests: Mapping[str, bytes], statuses: set[int]) -> None:
+    """Have requests refused with one of these statuses and without asking an instance."""
+    address, began = fleet.address(gateway), now(fleet, gateway)
+    answers = {name: exchange(address, data) for name, data in requests.items()}
+    log = access(journal(fleet, gateway, began))
+    ids = {name: answer.headers.get("x-request-id", "") for name, answer in answers.items()}
+    assert {name: answer.status for name, answer in answers.items() if answer.status not in statuses} == {}
+    asked = {name: log[ids[name]]["instance"] for name in answers if ids[name]}
+    assert {name: instance for name, instance in asked.items() if instance != NOBODY} == {}
+    # Two answers would be two requests.
+    assert [name for name, answer in answers.items() if b"HTTP/1." in answer.body] == []
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS"])
+def test_only_routes_of_openai_pass(fleet: Fleet, gateway: str, method: str) -> None:
+    mark = f"mark{secrets.token_hex(8)}"
+    body = BODY if method in ("POST", "PUT") else None
+    requests = {
+        target: request(method, f"{target}?{mark}", body) for target in (*(f"/{name}" for name in CLOSED), *DISGUISED)
+    }
+    refused(fleet, gateway, requests, {400, 404, 405})
+    assert seen(fleet, mark) == 0
+    # They would be seen.
+    assert ask(fleet.address(gateway), "GET", f"/v1/models?{mark}").status == 200
+    assert seen(fleet, mark) == 1
+
+
+def test_only_routes_of_openai_pass_by_http2(fleet: Fleet, gateway: str) -> None:
+    mark = f"mark{secrets.token_hex(8)}"
+    address, targets = fleet.address(gateway), [f"/{name}" for name in CLOSED]
+    targets += [target for target in DISGUISED if target.startswith("/") and "#" not in target]
+    urls = " ".join(f"'https://{address}{target}?{mark}'" for target in targets)
+    form = "%{http_version} %{http_code}\\n"
+    command = f"curl -sk --http2 --path-as-is -H 'Authorization: Bearer {KEY}' -w '{form}'"
+    outputs = " ".join(["-o /dev/null"] * len(targets))
+    lines = fleet.shell(gateway, f"{command} {outputs} {urls}").splitlines()
+    assert len(lines) == len(targets)
+    assert {
+        target: line for target, line in zip(targets, lines, strict=True) if line not in ("2 400", "2 404", "2 405")
+    } == {}
+    assert seen(fleet, mark) == 0
+
+
+def test_model_is_listed_by_its_name(address: str) -> None:
+    """Whether the instance knows the route or not, it is the one that says so."""
+    assert "server" in ask(address, "GET", f"/v1/models/{MODEL}").headers
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [(method, CHAT) for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "post", "FROBNICATE")]
+    + [(method, "/v1/models") for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "get")],
+)
+def test_other_methods_are_refused(fleet: Fleet, gateway: str, method: str, target: str) -> None:
+    address, began = fleet.address(gateway), now(fleet, gateway)
+    answer = ask(address, method, target, BODY if method == "POST" else None)
+    assert answer.status == 405
+    assert method == "HEAD" or answer.error["type"] == "invalid_request_error"
+    entry = access(journal(fleet, gateway, began))[answer.request_id]
+    assert entry["instance"] == NOBODY
+    assert entry["method"] == method
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "length", [MAX_BODY + 1, 2**31 - 1, 2**31, 2**32, 2**32 + len(BODY), 2**33 + 5, 2**63 - 1, 2**64 - 1]
+)
+def test_request_that_is_too_large_is_refused_at_once(fleet: Fleet, gateway: str, length: int) -> None:
+    """By what it says, before it is sent. What does not fit into 32 bits is no smaller for it."""
+    began = now(fleet, gateway)
+    headers = {**AUTHORIZED, "Content-Type": "application/json", "Content-Length": str(length)}
+    answer = ask(fleet.address(gateway), "POST", CHAT, headers=headers)
+    assert answer.status == 413
+    assert answer.seconds < QUICK
+    assert answer.error["message"] == "The request is larger than 16 MiB."
+    assert access(journal(fleet, gateway, began))[answer.request_id]["instance"] == NOBODY
+
+
+def test_largest_request_is_answered(address: str) -> None:
+    answer = ask(address, "POST", CHAT, BODY + b" " * (MAX_BODY - len(BODY)))
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize("length", ["-1", "+5", "0x5", "5.0", "1e3", "", "five", "1" * 30, "5, 6", "5;"])
+def test_length_that_is_none_is_refused(fleet: Fleet, gateway: str, length: str) -> None:
+    data = request("POST", CHAT, headers={**AUTHORIZED, "Content-Length": length}) + BODY
+    refused(fleet, gateway, {length: data}, {400, 413})
+
+
+def test_request_without_a_length_is_refused(address: str) -> None:
+    chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+    for data in (
+        request("POST", CHAT),
+        request("POST", CHAT, headers={**AUTHORIZED, "Transfer-Encoding": "chunked"}) + chunked,
+    ):
+        answer = exchange(address, data)
+        assert answer.status == 411
+        assert "Content-Length" in answer.error["message"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        request("GET", "/v1/models", headers={**AUTHORIZED, "X-Large": "a" * 40000}),
+        request("GET", "/v1/models", headers={**AUTHORIZED, "X" * 40000: "a"}),
+        request("GET", "/v1/models", headers={**AUTHORIZED, **{f"X-{number}": "a" for number in range(1000)}}),
+        request("GET", "/v1/models?" + "a" * 40000),
+        request("G" * 40000, "/v1/models"),
+    ],
+    ids=["value", "name", "many", "target", "method"],
+)
+def test_headers_that_are_too_large_are_refused(fleet: Fleet, gateway: str, data: bytes) -> None:
+    # Some of it is not read, and so the answer may be lost.
+    refused(fleet, gateway, {"": data}, {0, 400, 414, 431})
+
+
+# --- what is no HTTP --------------------------------------------------------------------------------------------------
+
+
+def malformed(mark: str) -> dict[str, bytes]:
+    """Requests that are none, and such as two servers understand in two ways; all of a second request carry a mark."""
+    plain = request("POST", f"{CHAT}?{mark}", BODY)
+    start, rest = halves(plain, b"\r\n")
+    second = request("GET", f"/v1/models?{mark}")
+
+    def with_header(*lines: bytes, data: bytes = plain) -> bytes:
+        head, body = halves(data, b"\r\n\r\n")
+        return b"\r\n".join([head, *lines, b"", body])
+
+    bare = request("POST", f"{CHAT}?{mark}")
+    return {
+        "every byte": bytes(range(256)) * 8,
+        "random bytes": secrets.token_bytes(4096) + b"\r\n\r\n",
+        "no request line": b"\r\n\r\n\r\n",
+        "one word": b"GET\r\n\r\n",
+        "no version": b"GET /v1/models\r\n\r\n",
+        "version 0.9": start.replace(b"HTTP/1.1", b"HTTP/0.9") + b"\r\n\r\n",
+        "version of letters": start.replace(b"HTTP/1.1", b"HTTP/x.y") + b"\r\n" + rest,
+        "version of many digits": start.replace(b"HTTP/1.1", b"HTTP/1.10") + b"\r\n" + rest,
+        "no HTTP": start.replace(b"HTTP/1.1", b"ICAP/1.0") + b"\r\n" + rest,
+        "three words": start.replace(b" HTTP", b" x HTTP") + b"\r\n" + rest,
+        "method of quotes": plain.replace(b"POST", b'PO"ST', 1),
+        "method of control characters": plain.replace(b"POST", b"PO\x01ST", 1),
+        "long method": plain.replace(b"POST", b"POST" * 200, 1),
+        "method with an end": plain.replace(b"POST", b"POST\r", 1),
+        "two lengths": with_header(b"Content-Length: 3"),
+        "a list of lengths": plain.replace(b"Content-Length: ", b"Content-Length: 3, "),
+        "length and chunks": with_header(
+            b"Content-Length: 5", b"Transfer-Encoding: chunked", data=bare + b"0\r\n\r\n" + second
+        ),
+        "chunks and length": with_header(
+            b"Transfer-Encoding: chunked", b"Content-Length: 5", data=bare + b"0\r\n\r\n" + second
+        ),
+        "chunks with a space": with_header(b"Transfer-Encoding : chunked"),
+        "chunks with a tab": with_header(b"Transfer-Encoding:\x0bchunked"),
+        "chunks twice": with_header(b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
+        "chunks and more": with_header(b"Transfer-Encoding: chunked, identity"),
+        "chunks of another kind": with_header(b"Transfer-Encoding: xchunked"),
+        "chunks of an older version": with_header(
+            b"Transfer-Encoding: chunked", data=plain.replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+        ),
+        "folded chunks": with_header(b"Transfer-Encoding:\r\n chunked"),
+        "CR alone": plain.replace(b"\r\n", b"\r"),
+        "CR in a header": with_header(b"X-One: a\rX-Two: b"),
+        "NUL in a header": with_header(b"X-One: a\0b"),
+        "NUL behind much else": with_header(b"X-One: " + b"a" * 12000, b"X-Two: a\0b"),
+        "NUL in a name": with_header(b"X-\0One: a"),
+        "NUL in the target": plain.replace(CHAT.encode(), CHAT.encode() + b"\0", 1),
+        "space in a name": with_header(b"X One: a"),
+        "no colon": with_header(b"X-One"),
+        "no name": with_header(b": a"),
+        "space before the first header": plain.replace(b"\r\nHost", b"\r\n Host", 1),
+        "two hosts": with_header(b"Host: another"),
+        "no ASCII in the target": b"GET /v1/models/\xff\xfe HTTP/1.1" + rest,
+        "space in the target": plain.replace(CHAT.encode(), CHAT.encode() + b" " + b"x", 1),
+    }
+
+
+def test_what_is_no_request_is_not_forwarded(fleet: Fleet, gateway: str) -> None:
+    mark = f"mark{secrets.token_hex(8)}"
+    refused(fleet, gateway, malformed(mark), REFUSED)
+    assert seen(fleet, mark) == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        request("POST", CHAT, BODY).replace(b"\r\n", b"\n"),
+        request("POST", CHAT, BODY, headers={**AUTHORIZED, "X-One": "a\nX-Two: b"}),
+        request("POST", CHAT, BODY, headers={**AUTHORIZED, "X-One": "a\r\n b"}),
+        request("POST", CHAT, BODY, headers={**AUTHORIZED, "X-One": "a\nContent-Length: 3"}),
+        request("POST", CHAT, BODY, headers={**AUTHORIZED, "X-One": "a\r\n Content-Length: 3"}),
+        request("POST", CHAT, BODY, headers={**AUTHORIZED, "X-One": "a\nTransfer-Encoding: chunked"}),
+    ],
+    ids=["LF alone", "LF in a header", "folded", "LF and a length", "a length folded", "LF and chunks"],
+)
+def test_old_ends_of_lines_make_no_second_request(fleet: Fleet, gateway: str, data: bytes) -> None:
+    """RFC 9112 lets a server take LF for CRLF, and a folded line for one; it then passes on CRLF and one line."""
+    before = sum(one["requests"] for one in statistics(fleet, gateway).values())
+    answer = exchange(fleet.address(gateway), data)
+    assert answer.status in {200, 400, 411}
+    assert answer.body.count(b"HTTP/1.") == 0
+    if answer.status == 200:
+        assert json.loads(answer.body)["usage"]["completion_tokens"] == 4
+        assert sum(one["requests"] for one in statistics(fleet, gateway).values()) > before
+
+
+def test_upgrade_is_not_taken(address: str) -> None:
+    for upgrade in (
+        {"Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="},
+        {"Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAAP__"},
+    ):
+        headers = {**AUTHORIZED, **upgrade, "Connection": "Upgrade, HTTP2-Settings"}
+        answer = ask(address, "GET", "/v1/models", headers=headers)
+        assert answer.status in {200, 400, 501}
+    answer = exchange(address, b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: 127.0.0.1:22\r\n" + authorized() + b"\r\n")
+    assert answer.status in REFUSED
+
+
+def authorized() -> bytes:
+    return f"Authorization: Bearer {KEY}\r\n".encode()
+
+
+def statistics(fleet: Fleet, gateway: str) -> dict[str, dict[str, int]]:
+    """Of the instances, what HAProxy's exporter says."""
+    metrics = fleet.shell(gateway, f"curl -sf http://127.0.0.1:{METRICS_PORT}/metrics")
+    names = {"haproxy_server_sessions_total": "requests", "haproxy_server_current_sessions": "in_flight"}
+    found: dict[str, dict[str, int]] = {}
+    for line in metrics.splitlines():
+        row = re.match(r'(\w+)\{proxy="instances",server="([^"]+)"\} (\d+)', line)
+        if row and row[1] in names:
+            found.setdefault(row[2], {})[names[row[1]]] = int(row[3])
+    return found
+
+
+# --- slow clients -----------------------------------------------------------------------------------------------------
+
+
+async def trickle(address: str, first: bytes, part: bytes, pause: float, limit: float) -> tuple[float, int]:
+    """Send a beginning and then a little now and then: the seconds until the gateway ends it, and with which status."""
+    reader, writer = await asyncio.open_connection(address, PORT, ssl=anybody())
+    began = time.monotonic()
+    writer.write(first)
+    received = b""
+    try:
+        while time.monotonic() - began < limit:
+            try:
+                received += (data := await asyncio.wait_for(reader.read(4096), pause))
+                if not data or whole(received):
+                    break
+            except TimeoutError:
+                writer.write(part)
+    except OSError:
+        pass
+    took = time.monotonic() - began
+    writer.transport.abort()
+    return took, parse(received, took, False).status
+
+
+def answered_quickly(address: str, seconds: float) -> float:
+    """Ask for so long, again and again; the slowest answer."""
+    began, slowest = time.monotonic(), 0.0
+    while time.monotonic() - began < seconds:
+        answer = ask(address, "POST", CHAT, BODY)
+        assert answer.status == 200
+        slowest = max(slowest, answer.seconds)
+        time.sleep(0.5)
+    return slowest
+
+
+def slow_clients(address: str, number: int, first: bytes, part: bytes, limit: float) -> list[tuple[float, int]]:
+    """What becomes of clients that are slow, while one that is not is answered quickly."""
+
+    async def everybody() -> list[tuple[float, int]]:
+        return await asyncio.gather(*(trickle(address, first, part, 2, limit) for _turn in range(number)))
+
+    with ThreadPoolExecutor(1) as threads:
+        good = threads.submit(answered_quickly, address, 8)
+        ends = asyncio.run(everybody())
+        assert good.result() < QUICK
+    return ends
+
+
+def test_slow_headers_are_ended(address: str) -> None:
+    ends = slow_clients(address, 200, b"POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nX-Slow: ", b"a", 30)
+    assert min(ends)[0] > 8
+    assert max(ends)[0] < 16
+    assert {end[1] for end in ends} <= {0, 408}
+
+
+def slow_body(length: int) -> bytes:
+    """The beginning of a request with a body of this length."""
+    headers = {**AUTHORIZED, "Content-Type": "application/json", "Content-Length": str(length)}
+    return request("POST", CHAT, headers=headers) + BODY
+
+
+def test_slow_body_is_ended(fleet: Fleet, gateway: str) -> None:
+    began = now(fleet, gateway)
+    ends = slow_clients(fleet.address(gateway), 20, slow_body(len(BODY) + 1000), b" ", 50)
+    assert min(ends)[0] > 25
+    assert max(ends)[0] < 36
+    assert {end[1] for end in ends} == {408}
+    entries = [one for one in access(journal(fleet, gateway, began)).values() if one["status"] == 408]
+    assert {one["instance"] for one in entries} == {NOBODY}
+
+
+def test_slow_body_keeps_nobody_from_an_answer(fleet: Fleet, gateway: str) -> None:
+    """One that is larger than HAProxy's buffer does reach an instance, which it leaves with its client."""
+    first = slow_body(len(BODY) + MIB) + b" " * 100_000
+    assert slow_clients(fleet.address(gateway), 20, first, b" ", 10)
+    for _turn in range(20):
+        flying = sum(one["in_flight"] for one in statistics(fleet, gateway).values())
+        if flying < 10:
+            break
+        time.sleep(0.5)
+    assert flying < 10
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_instance_works_for_who_has_gone(fleet: Fleet, gateway: str, stream: bool) -> None:
+    began = now(fleet, gateway)
+    with (
+        socket.create_connection((fleet.address(gateway), PORT), timeout=10) as connection,
+        anybody().wrap_socket(connection) as tls,
+    ):
+        tls.sendall(request("POST", CHAT, question(tokens=30000, stream=stream)))
+        time.sleep(2)
+    for _turn in range(20):
+        entries = access(journal(fleet, gateway, began)).values()
+        ended = [one for one in entries if one["end"].startswith("C") and (one["streamed"] == "yes") == stream]
+        if ended:
+            break
+        time.sleep(0.5)
+    assert [one["total_ms"] < 10_000 for one in ended] == [True]
+
+
+def set_power(fleet: Fleet, host: str, on: bool) -> None:
+    """Without it nothing leaves a host any more, nor reaches it, and nobody is told."""
+    for interface in ("INPUT --in-interface", "OUTPUT --out-interface"):
+        fleet.shell(host, f"iptables {'--delete' if on else '--insert'} {interface} eth0 --jump DROP")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_host_that_has_lost_power_is_noticed(fleet: Fleet, gateway: str, stream: bool) -> None:
+    lost, address, began = fleet.gpu_names[0], fleet.address(gateway), now(fleet, gateway)
+    # Answers of a quarter of a minute, or of more on a busy machine, in HTTP/1.0, so that a body ends where it ends.
+    asked = request("POST", CHAT, question(tokens=20000, stream=stream), version="HTTP/1.0")
+    with ThreadPoolExecutor(max_workers=2 * fleet.gpus) as threads:
+        futures = [threads.submit(exchange, address, asked, timeout=180) for _turn in range(2 * fleet.gpus)]
+        time.sleep(5)
+        set_power(fleet, lost, on=False)
+        try:
+            answers = [future.result() for future in futures]
+        finally:
+            set_power(fleet, lost, on=True)
+    entries = access(journal(fleet, gateway, began))
+    ours = {answer.request_id: answer for answer in answers}
+    cut = {name for name in ours if entries[name]["instance"].startswith(f"{lost}.")}
+    assert 0 < len(cut) < len(answers)
+    for name, answer in ours.items():
+        whole_answer = answer.body.rstrip().endswith(b"data: [DONE]") if stream else answer.status == 200
+        assert whole_answer == (name not in cut)
+        assert answer.status == (502 if name in cut and not stream else 200)
+    # Ten seconds without a word and three questions without an answer, after the five until the power went.
+    assert max(ours[name].seconds for name in cut) < 5 + 25 + 5
+    for _turn in range(60):
+        if fleet.rotation() == fleet.all_instances:
+            break
+    assert fleet.rotation() == fleet.all_instances
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+def handshake(address: str, context: ssl.SSLContext, name: str | None = None) -> tuple[str, str, str | None]:
+    """The version, the cipher and the compression that a gateway takes; ssl.SSLError where it takes none."""
+    with (
+        socket.create_connection((address, PORT), timeout=10) as connection,
+        context.wrap_socket(connection, server_hostname=name) as tls,
+    ):
+        return str(tls.version()), tls.cipher()[0], tls.compression()  # type: ignore[index]
+
+
+def only(version: ssl.TLSVersion, ciphers: str = "ALL:COMPLEMENTOFALL:@SECLEVEL=0") -> ssl.SSLContext:
+    context = anybody()
+    context.set_ciphers(ciphers)
+    context.minimum_version = version
+    context.maximum_version = version
+    return context
+
+
+def chosen(address: str, without: str) -> tuple[str, str, str | None] | None:
+    """What a gateway takes of all that TLS 1.2 has, without some."""
+    try:
+        return handshake(address, only(ssl.TLSVersion.TLSv1_2, f"{without}ALL:COMPLEMENTOFALL:@SECLEVEL=0"))
+    except ssl.SSLError:
+        return None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
+def test_old_tls_is_refused(address: str, version: ssl.TLSVersion) -> None:
+    with pytest.raises(ssl.SSLError, match="ALERT_PROTOCOL_VERSION"):
+        handshake(address, only(version))
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_all_ciphers_are_good(address: str, version: ssl.TLSVersion) -> None:
+    """Offered all that OpenSSL has, and then all but those that were taken, until none is."""
+    if version == ssl.TLSVersion.TLSv1_3:
+        assert handshake(address, only(version))[:2] in {
+            ("TLSv1.3", "TLS_AES_128_GCM_SHA256"),
+            ("TLSv1.3", "TLS_AES_256_GCM_SHA384"),
+            ("TLSv1.3", "TLS_CHACHA20_POLY1305_SHA256"),
+        }
+        return
+    taken: list[str] = []
+    while found := chosen(address, "".join(f"!{cipher}:" for cipher in taken)):
+        assert found[0] == "TLSv1.2"
+        assert found[2] is None
+        taken.append(found[1])
+    assert taken
+    assert [
+        one for one in taken if not re.fullmatch(r"ECDHE-(ECDSA|RSA)-(AES\d+-GCM-SHA\d+|CHACHA20-POLY1305)", one)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "cipher", ["AES128-SHA", "ECDHE-ECDSA-AES128-SHA", "AES128-GCM-SHA256", "NULL-SHA256", "aNULL"]
+)
+def test_bad_cipher_is_refused(address: str, cipher: str) -> None:
+    with pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"):
+        handshake(address, only(ssl.TLSVersion.TLSv1_2, f"{cipher}:@SECLEVEL=0"))
+
+
+def test_nothing_is_negotiated_anew(address: str) -> None:
+    client = subprocess.Popen(
+        ["openssl", "s_client", "-connect", f"{address}:{PORT}", "-tls1_2", "-legacy_renegotiation"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert client.stdin
+    time.sleep(1)
+    client.stdin.write("R\n")
+    client.stdin.flush()
+    time.sleep(1)
+    output = client.communicate("")[0]
+    assert "RENEGOTIATING" in output
+    assert re.search("no renegotiation|ssl handshake failure", output), output
+    assert "Compression: NONE" in output
+
+
+def test_certificate_is_made_out_to_the_name(fleet: Fleet, gateway: str) -> None:
+    address = fleet.address(gateway)
+    trust = ssl.create_default_context(cadata=fleet.shell(gateway, f"cat /etc/trtllm-fleet/gateway/{address}.crt"))
+    assert handshake(address, trust, address)[0] == "TLSv1.3"
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"doesn't match|not valid for"):
+        handshake(address, trust, "203.0.113.1")
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"doesn't match|not valid for"):
+        handshake(address, trust, "gateway.example")
+    mode = fleet.shell(gateway, f"stat -c '%a %U' /etc/trtllm-fleet/gateway/{address}.crt.key")
+    assert mode == "600 root"
+
+
+@pytest.mark.parametrize(
+    "data", [request("POST", CHAT, BODY), request("GET", "/health"), b"\x00" * 64, b"SSH-2.0-x\r\n"]
+)
+def test_without_tls_nothing_is_answered(address: str, data: bytes) -> None:
+    received = b""
+    with socket.create_connection((address, PORT), timeout=10) as connection:
+        try:
+            connection.sendall(data)
+            while part := connection.recv(4096):
+                received += part
+        except OSError:
+            pass
+    assert parse(received, 0, False).status in {0, 400}
+    assert MODEL.encode() not in received
+    assert len(received) < 500
+
+
+# --- health and metrics -----------------------------------------------------------------------------------------------
+
+
+def test_health_says_only_that(fleet: Fleet, gateway: str) -> None:
+    answer = ask(fleet.address(gateway), "GET", "/health", headers={})
+    assert answer.status == 200
+    told = f"{answer.headers} {answer.body!r}".lower()
+    for secret in ("haproxy", "nginx", "uvicorn", MODEL, *fleet.gpu_names, *map(fleet.address, fleet.gpu_names)):
+        assert secret not in told
+    for target in ("/health/", "/healthx", "/health/../v1/models"):
+        assert ask(fleet.address(gateway), "GET", target, headers={}).status == 401
+
+
+def test_metrics_are_for_the_gateway_alone(fleet: Fleet, gateway: str) -> None:
+    began = now(fleet, gateway)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((fleet.address(gateway), METRICS_PORT), timeout=10).close()
+    metrics = fleet.shell(gateway, f"curl -sf http://127.0.0.1:{METRICS_PORT}/metrics")
+    for host in fleet.gpu_names:
+        assert re.search(rf'^haproxy_server_status\{{.*server="{host}\.serve-0".*state="UP"', metrics, re.MULTILINE)
+    assert "haproxy_server_http_responses_total" in metrics
+    assert KEY not in metrics
+    status = fleet.shell(gateway, f"curl -s -o /dev/null -w '%{{http_code}}' http://127.0.0.1:{METRICS_PORT}/")
+    assert status == "404"
+    # Somebody asks for them all the time.
+    assert [line for line in journal(fleet, gateway, began) if str(METRICS_PORT) in line] == []
+
+
+def test_only_the_gateways_ports_are_open(fleet: Fleet, gateway: str) -> None:
+    listeners = fleet.shell(gateway, "ss -Hltnp | grep haproxy | awk '{print $4}'").splitlines()
+    peers = f"{fleet.address(gateway)}:{PEERS_PORT}"
+    assert set(listeners) == {f"0.0.0.0:{PORT}", f"127.0.0.1:{METRICS_PORT}", peers}
+
+
+# --- the log ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_answer_has_an_id_that_is_logged(fleet: Fleet, gateway: str) -> None:
+    address, began = fleet.address(gateway), now(fleet, gateway)
+    large = {**AUTHORIZED, "Content-Length": str(MAX_BODY + 1)}
+    answers = {
+        200: ask(address, "POST", CHAT, BODY),
+        401: ask(address, "POST", CHAT, BODY, headers={}),
+        404: ask(address, "GET", "/metrics"),
+        405: ask(address, "DELETE", CHAT),
+        411: ask(address, "POST", CHAT),
+        413: ask(address, "POST", CHAT, headers=large),
+    }
+    assert {status: answer.status for status, answer in answers.items()} == {status: status for status in answers}
+    ids = {answer.request_id for answer in answers.values()}
+    assert len(ids) == len(answers)
+    assert all(REQUEST_ID.fullmatch(one) for one in ids)
+    log = access(journal(fleet, gateway, began))
+    for status, answer in answers.items():
+        entry = log[answer.request_id]
+        assert entry["status"] == status
+        assert entry["key"] == ("-" if status == 401 else "lab")
+        assert (entry["instance"] == NOBODY) == (status != 200)
+
+
+def test_id_of_a_client_is_replaced(fleet: Fleet, gateway: str) -> None:
+    began = now(fleet, gateway)
+    mine = f"mine-{secrets.token_hex(8)}"
+    answer = ask(fleet.address(gateway), "GET", "/v1/models", headers={**AUTHORIZED, "X-Request-Id": mine})
+    assert REQUEST_ID.fullmatch(answer.request_id)
+    assert mine not in "\n".join(journal(fleet, gateway, began))
+
+
+def test_log_tells_no_secret(fleet: Fleet, gateway: str) -> None:
+    address, began = fleet.address(gateway), now(fleet, gateway)
+    canary = f"canary{secrets.token_hex(8)}"
+    wrong = {"Authorization": f"Bearer {canary}"}
+    for target in (f"{CHAT}?{canary}", f"{CHAT}?api_key={canary}#{canary}"):
+        ask(address, "POST", target, question(prompt=canary))
+        ask(address, "POST", target, question(prompt=canary), headers=wrong)
+    assert ask(address, "POST", f"{CHAT}?{canary}", question(prompt=canary)).status == 200
+    assert ask(address, "GET", f"/v1/models?{canary}", headers={**AUTHORIZED, "Cookie": canary}).status == 200
+    assert ask(address, "GET", f"/metrics?{canary}", headers={**AUTHORIZED, "User-Agent": canary}).status == 404
+    exchange(address, request("POST", CHAT, question(prompt=canary)).replace(b"POST", b'"', 1))
+    exchange(address, f"{canary}\r\n\r\n{canary}".encode())
+    log = "\n".join(journal(fleet, gateway, began))
+    # A line each; what is no request has no id.
+    assert sum(line.startswith("{") for line in log.splitlines()) >= 9
+    assert access(log.splitlines())
+    assert canary not in log
+    assert KEY not in log
+    assert hashlib.sha256(KEY.encode()).hexdigest().upper() not in log.upper()
+    # Nor is it anywhere else on the gateway.
+    assert canary not in fleet.shell(gateway, f"journalctl -o cat --no-pager --since={began}")
+
+
+def test_nobody_writes_into_the_log(fleet: Fleet, gateway: str) -> None:
+    """A line is one JSON object, whatever a path has in it."""
+    address, began = fleet.address(gateway), now(fleet, gateway)
+    mark = f"mark{secrets.token_hex(4)}"
+    paths = [f'/{mark}","status":200,"x":"', f"/{mark}\\", f"/{mark}%0a{{}}", f"/{mark}'{{}}", f"/{mark}<script>"]
+    answers = {path: ask(address, "GET", path) for path in paths}
+    assert {answer.status for answer in answers.values()} <= {400, 404}
+    log = access(journal(fleet, gateway, began))
+    for path, answer in answers.items():
+        if answer.status == 404:
+            assert log[answer.request_id]["path"] == path
+            assert log[answer.request_id]["status"] == 404
+
+
+def test_keys_are_kept_as_hashes(fleet: Fleet, gateway: str) -> None:
+    root = "/etc/trtllm-fleet/gateway"
+    keys = fleet.shell(gateway, f"cat {root}/keys.map")
+    digest = hashlib.sha256(KEY.encode()).hexdigest()
+    assert f"{digest.upper()} lab" in keys.splitlines()
+    assert fleet.shell(gateway, f"stat -c '%a %U' {root}/keys.map") == "600 root"
+    assert fleet.shell(gateway, f"grep -rlF {KEY} /etc /run /var/lib /var/log /root", check=False) == ""
+
+
+# --- bad moments ------------------------------------------------------------------------------------------------------
+
+
+async def stream(address: str, ready: asyncio.Semaphore, everybody: asyncio.Barrier, tokens: int) -> str:
+    """Have one long answer, asked for at the same moment as all others; what is wrong with it, or nothing."""
+    body = question(tokens=tokens, stream=True, stream_options={"include_usage": True}, ignore_eos=True)
+    data = request("POST", CHAT, body)
+    async with ready:
+        reader, writer = await asyncio.open_connection(address, PORT, ssl=anybody())
+        # All but its end, which makes it a request.
+        writer.write(data[:-1])
+        await writer.drain()
+    await everybody.wait()
+    writer.write(data[-1:])
+    received, tail = b"", b""
+    try:
+        while part := await asyncio.wait_for(reader.read(65536), 120):
+            received = received or part
+            tail = (tail + part)[-4096:]
+    except (OSError, TimeoutError) as error:
+        return type(error).__name__
+    finally:
+        writer.transport.abort()
+    if not received.startswith(b"HTTP/1.1 200 "):
+        return received[:40].decode("latin-1")
+    if not tail.endswith(b"0\r\n\r\n") or b"data: [DONE]" not in tail:
+        return "cut"
+    counted = re.findall(rb'"completion_tokens":(\d+)', tail)
+    return "" if counted == [b"%d" % tokens] else f"{counted} tokens"
+
+
+async def streams(addresses: Sequence[str], number: int, tokens: int) -> list[str]:
+    ready, everybody = asyncio.Semaphore(HANDSHAKES), asyncio.Barrier(number)
+    return await asyncio.gather(
+        *(stream(addresses[one % len(addresses)], ready, everybody, tokens) for one in range(number))
+    )
+
+
+def test_all_streams_that_are_open_at_once_are_finished(fleet: Fleet) -> None:
+    """More than the instances take at a time: the rest waits in the gateways."""
+    ends = asyncio.run(streams([fleet.address(name) for name in fleet.gateway_names], STREAMS, STREAM_TOKENS))
+    assert {end: ends.count(end) for end in set(ends)} == {"": STREAMS}
+
+
+def kept_open(address: str, until: threading.Event) -> list[str]:
+    """Ask on one connection, as long as the gateway says nothing of closing it; what broke.
+
+    Unlike the OpenAI client this one does not look whether the connection is still there before it asks.
+    """
+    connection = http.client.HTTPSConnection(address, PORT, context=anybody(), timeout=10)
+    broken = []
+    while not until.wait(0.1):
+        try:
+            connection.request("GET", "/v1/models", headers=AUTHORIZED)
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status != 200:
+                broken.append(str(answer.status))
+        except (http.client.HTTPException, OSError) as error:
+            broken.append(type(error).__name__)
+            connection.close()
+    connection.close()
+    return broken
+
+
+def workers(fleet: Fleet, gateway: str) -> int:
+    """Processes of HAProxy that serve."""
+    return int(fleet.shell(gateway, f"pgrep -c -P $(systemctl show -P MainPID {UNIT}) haproxy", check=False))
+
+
+def test_reload_loses_nothing(fleet: Fleet, gateway: str) -> None:
+    address, over = fleet.address(gateway), threading.Event()
+    before = fleet.shell(gateway, f"systemctl show -P MainPID {UNIT}")
+    with ThreadPoolExecutor(5) as threads, fleet.load(RATE, long_every=10, long_tokens=5000) as load:
+        load.wait(2)
+        long = threads.submit(asyncio.run, streams([address], 4, 20000))
+        kept = [threads.submit(kept_open, address, over) for _turn in range(4)]
+        try:
+            load.wait(2)
+            for _turn in range(5):
+                fleet.shell(gateway, f"systemctl reload {UNIT}")
+                load.wait(2)
+            assert long.result() == [""] * 4
+        finally:
+            over.set()
+    assert load.errors() == {}
+    assert [one.result() for one in kept] == [[]] * 4
+    assert fleet.shell(gateway, f"systemctl show -P MainPID {UNIT}") == before
+    # The old ones have gone when what they had is done, connections that are kept open included.
+    end = time.monotonic() + 90
+    while workers(fleet, gateway) > 1 and time.monotonic() < end:
+        time.sleep(1)
+    assert workers(fleet, gateway) == 1
+
+
+def test_limits_of_a_key_are_kept(fleet: Fleet) -> None:
+    """Nobody else's requests count."""
+    keys = {name: f"{name}-{secrets.token_hex(16)}" for name in ("lab", "often", "many")} | {"lab": KEY}
+    limits = {"often": {"requests_per_minute": 5}, "many": {"max_requests": 2}}
+    given = [
+        {"name": name, "sha256": hashlib.sha256(key.encode()).hexdigest(), **limits.get(name, {})}
+        for name, key in keys.items()
+    ]
+    address = fleet.address(fleet.gateway_names[0])
+
+    def asked(name: str) -> Answer:
+        return ask(address, "POST", CHAT, BODY, headers={"Authorization": f"Bearer {keys[name]}"})
+
+    try:
+        run = fleet.play("gateway", gateway_api_keys=given)
+        assert run.status == 0, run.output
+        answers = [asked("often") for _turn in range(10)]
+        assert [answer.status for answer in answers] == [200] * 5 + [429] * 5
+        for answer in answers[5:]:
+            assert int(answer.headers["retry-after"]) > 0
+            assert answer.error["type"] == "rate_limit_exceeded"
+        headers = {"Authorization": f"Bearer {keys['many']}"}
+        body = question(tokens=10000, stream=True)
+        with ThreadPoolExecutor(2) as threads:
+            data = request("POST", CHAT, body, headers=headers)
+            long = [threads.submit(exchange, address, data, 60.0) for _turn in range(2)]
+            time.sleep(2)
+            answer = asked("many")
+            assert answer.status == 429
+            assert int(answer.headers["retry-after"]) > 0
+            assert "max_requests" in answer.error["message"]
+            assert asked("lab").status == 200
+            assert [one.result().status for one in long] == [200, 200]
+        # What has ended does not count.
+        assert [asked("many").status for _turn in range(10)] == [200] * 10
+        assert [asked("lab").status for _turn in range(20)] == [200] * 20
+    finally:
+        run = fleet.play("gateway")
+    assert run.status == 0, run.output
+    assert asked("many").status == 401
+    assert asked("lab").status == 200
+
+
+# --- affinity ---------------------------------------------------------------------------------------------------------
+
+LONG = "What a conversation begins with. " * 40
+# Requests in a row. Others are there, too, and an instance that is ahead of its share gives a new one to the next.
+TURNS, MOST = 20, 14
+
+
+@pytest.fixture(scope="module")
+def affinity(fleet: Fleet) -> Iterator[None]:
+    """Until the end of this module."""
+    run = fleet.play("gateway", gateway_affinity="prefix")
+    assert run.status == 0, run.output
+    yield
+    run = fleet.play("gateway")
+    assert run.status == 0, run.output
+
+
+def instances(fleet: Fleet, gateway: str, bodies: Sequence[bytes], **headers: str) -> Counter[str]:
+    """Who answered how many of these, which are asked one after another."""
+    began = now(fleet, gateway)
+    address = fleet.address(gateway)
+    answers = [ask(address, "POST", CHAT, body, headers=AUTHORIZED | headers) for body in bodies]
+    assert {answer.status for answer in answers} == {200}
+    log = access(journal(fleet, gateway, began))
+    return Counter(log[answer.request_id]["instance"] for answer in answers)
+
+
+@pytest.mark.usefixtures("affinity")
+def test_prompts_that_begin_alike_go_to_the_same_instance(fleet: Fleet, gateway: str) -> None:
+    alike = instances(fleet, gateway, [question(f"{LONG}{turn}", tokens=turn + 1) for turn in range(TURNS)])
+    assert max(alike.values()) >= MOST
+    unlike = instances(fleet, gateway, [question(f"{turn} {LONG}") for turn in range(TURNS)])
+    assert max(unlike.values()) < MOST
+
+
+@pytest.mark.usefixtures("affinity")
+def test_session_goes_to_the_same_instance(fleet: Fleet, gateway: str) -> None:
+    bodies = [question(f"{turn} {LONG}") for turn in range(TURNS)]
+    assert max(instances(fleet, gateway, bodies, **{"X-Session-Id": "one"}).values()) >= MOST
+    assert max(instances(fleet, gateway, bodies, **{"X-Session-Id": ""}).values()) < MOST
+
+
+@pytest.mark.usefixtures("affinity")
+def test_prompt_of_everybody_does_not_fill_one_instance(fleet: Fleet, gateway: str, address: str) -> None:
+    began, number = now(fleet, gateway), 30
+    assert set(asyncio.run(streams([address], number, 1000))) == {""}
+    log = access(journal(fleet, gateway, began)).values()
+    counts = Counter(one["instance"] for one in log if one["streamed"] and one["bytes_out"] > 100_000)
+    assert counts.total() >= number
+    assert max(counts.values()) < number * 1.5 / len(counts) + 5
+
+
+@pytest.mark.usefixtures("affinity")
+def test_drained_instance_gets_none_of_its_prompts(fleet: Fleet, gateway: str) -> None:
+    bodies = [question(f"{LONG}{turn}") for turn in range(TURNS)]
+    home = instances(fleet, gateway, bodies).most_common(1)[0][0]
+    host = home.partition(".")[0]
+    try:
+        assert fleet.play("drain", "--limit", host).status == 0
+        assert home not in instances(fleet, gateway, bodies)
+    finally:
+        run = fleet.play("undrain", "--limit", host)
+    assert run.status == 0, run.output
+    assert instances(fleet, gateway, bodies).most_common(1)[0][0] == home

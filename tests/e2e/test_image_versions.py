@@ -1,0 +1,28 @@
+"""The image of every release serves, and documents' configurations on the images that they were written for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import UNIT, Fleet
+
+REPOSITORY = "registry.origin.test/nvidia/tensorrt-llm/release"
+# Tag of the image, what else is set, and a part of the command line that the unit must have.
+RELEASES = [
+    ("1.0.0rc6", {"serving_recipe_name": "quick_start_max_throughput"}, "--max_batch_size 720 --max_num_tokens 16384"),
+    ("gpt-oss-dev", {"serving_recipe_name": "blog9_low_latency"}, "--extra_llm_api_options /release/engine.yaml"),
+    ("1.1.0", {}, "--extra_llm_api_options /release/engine.yaml"),
+    ("1.3.0rc14", {}, "--extra_llm_api_options /release/engine.yaml"),
+    ("1.4.0rc1", {"serving_recipe_gpus_per_instance": 4}, "--extra_llm_api_options /release/engine.yaml"),
+]
+
+
+@pytest.mark.parametrize(("tag", "variables", "command"), RELEASES)
+def test_release_serves(fleet: Fleet, tag: str, variables: dict[str, Any], command: str) -> None:
+    run = fleet.playbook("site.yml", serving_recipe_image=f"{REPOSITORY}:{tag}", **variables)
+    assert run.status == 0, run.output
+    assert command in fleet.shell(f"cat /etc/systemd/system/{UNIT}")
+    assert f"release:{tag}" in fleet.shell("cat /etc/trtllm-fleet/verified/release.json")
+    assert fleet.chat() == 200

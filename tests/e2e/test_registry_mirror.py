@@ -1,0 +1,223 @@
+"""Two hosts pull an image through a mirror on one of them: it crosses the WAN once, and faults are passed by."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.test_secrets import canaries
+
+LAB = {**os.environ, "LAB_PREFIX": "mirror-", "LAB_HOSTS": "2", "LAB_GPU": "b200x8"}
+MIRROR, OTHER = Fleet("mirror-1", LAB), Fleet("mirror-2", LAB)
+ORIGIN = "trtllm-lab-origin"
+REPOSITORY = "nvidia/tensorrt-llm/release"
+IMAGE = f"registry.origin.test/{REPOSITORY}:1.2.1"
+UNIT = "trtllm-registry-mirror.service"
+PLAYBOOK = "tests/e2e/image.yml"
+
+
+@pytest.fixture(scope="module")
+def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Two bare hosts, and beside the lab's inventory the group that asks for a mirror."""
+    lab("up", "--extra-vars", "lab_recreate=mirror-1,mirror-2", environment=LAB)
+    path = tmp_path_factory.mktemp("inventory") / "mirror.yml"
+    path.write_text(json.dumps({"registry_mirror": {"hosts": {MIRROR.host: {}}}}))
+    yield path
+    lab("down", environment=LAB)
+
+
+def play(inventory: Path, *arguments: str, **variables: object) -> Run:
+    run = OTHER.playbook(PLAYBOOK, "-i", str(inventory), *arguments, **variables)
+    assert run.status == 0, run.output
+    return run
+
+
+def changed(run: Run) -> list[str]:
+    return re.findall(r"changed=(\d+)", run.output)
+
+
+def digests(fleet: Fleet) -> list[str]:
+    """Under which digests the host knows the image, which has no other name there."""
+    (shown,) = json.loads(fleet.shell(f"docker image inspect {IMAGE}"))
+    assert shown["RepoTags"] == [IMAGE]
+    return [digest.replace(f"registry.origin.test/{REPOSITORY}@", "") for digest in shown["RepoDigests"]]
+
+
+def pull_again(fleet: Fleet) -> str:
+    """Have the pull's unit bring the image anew; what it then has to tell."""
+    fleet.shell(f"docker rmi --force {IMAGE}; systemctl start trtllm-image-release.service")
+    return fleet.shell("cat /var/lib/trtllm-fleet/trtllm-image-release", check=False)
+
+
+def origin(script: str) -> str:
+    command = ["docker", "exec", ORIGIN, "sh", "-c", script]
+    return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True).stdout
+
+
+def sent(since: float) -> Counter[str]:
+    """Bytes that the origin sent to the two hosts, by digest of the layer."""
+    command = ["docker", "logs", "--since", f"{since:.3f}", ORIGIN]
+    log = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
+    hosts = [fleet.shell("hostname --ip-address").split()[0] for fleet in (MIRROR, OTHER)]
+    layer = r'"GET /layers/v2/\S+/blobs/(sha256:\w+)\?\S+ HTTP/[\d.]+" 20[06] (\d+)'
+    layers: Counter[str] = Counter()
+    for client, digest, count in re.findall(rf"(?m)^(\S+) .*{layer}", log):
+        if client in hosts:
+            layers[digest] += int(count)
+    return layers
+
+
+@contextmanager
+def cut_off() -> Iterator[None]:
+    """The registry does not answer anybody."""
+    subprocess.run(["docker", "pause", ORIGIN], check=True, stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        subprocess.run(["docker", "unpause", ORIGIN], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_dry_run_on_bare_hosts(inventory: Path) -> None:
+    play(inventory, "--check", "--diff")
+    for fleet in (MIRROR, OTHER):
+        assert fleet.shell("ls /etc/trtllm-fleet /etc/docker/certs.d /usr/sbin/nginx 2>/dev/null", check=False) == ""
+
+
+def test_the_image_crosses_the_wan_once(inventory: Path) -> None:
+    began = time.time()
+    play(inventory)
+    headers = "Accept: application/vnd.docker.distribution.manifest.v2+json"
+    asked = origin(
+        f"curl --silent --include --header '{headers}' http://127.0.0.1:5000/v2/{REPOSITORY}/manifests/1.2.1"
+    )
+    head, _blank, body = asked.partition("\n\n")
+    manifest = json.loads(body)
+    assert sent(began) == {layer["digest"]: layer["size"] for layer in [manifest["config"], *manifest["layers"]]}
+
+    (digest,) = re.findall(r"(?i)^docker-content-digest: (\S+)", head, re.MULTILINE)
+    for fleet in (MIRROR, OTHER):
+        assert digests(fleet) == [digest]
+        left = "ls -d /run/trtllm-image-release /var/lib/trtllm-fleet/trtllm-image-release 2>/dev/null"
+        assert fleet.shell(left, check=False) == ""
+
+
+def test_only_the_mirror_listens(inventory: Path) -> None:
+    listening = MIRROR.shell("ss --listening --tcp --numeric --processes | grep nginx | awk '{ print $4 }'")
+    (address,) = listening.split()
+    assert address.endswith(":5000")
+    assert not address.startswith(("0.0.0.0", "*", "[::]"))
+    assert MIRROR.shell("systemctl is-enabled nginx.service", check=False).strip() == "masked"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "dry-run"])
+def test_second_run_changes_nothing(inventory: Path, arguments: list[str]) -> None:
+    pid = MIRROR.shell(f"systemctl show --property=MainPID {UNIT}")
+    assert changed(play(inventory, *arguments)) == ["0", "0"]
+    assert MIRROR.shell(f"systemctl show --property=MainPID {UNIT}") == pid
+
+
+def test_another_setting_restarts_the_mirror(inventory: Path) -> None:
+    pid = MIRROR.shell(f"systemctl show --property=MainPID {UNIT}")
+    # The configuration, the note taken back, the restart, the note.
+    assert changed(play(inventory, registry_mirror_max_size="50g")) == ["4", "0"]
+    assert MIRROR.shell(f"systemctl show --property=MainPID {UNIT}") != pid
+
+
+def test_a_setting_that_nginx_refuses(inventory: Path) -> None:
+    pid = MIRROR.shell(f"systemctl show --property=MainPID {UNIT}")
+    run = play(inventory, registry_mirror_certificate="/etc/hostname", registry_mirror_key="/etc/hostname")
+    assert "The registry mirror is not up" in " ".join(run.output.split())
+    assert "cannot load certificate" in " ".join(run.output.split())
+    assert MIRROR.shell(f"systemctl show --property=MainPID {UNIT}") == pid
+    assert pull_again(OTHER) == ""
+
+
+def test_an_image_of_another_registry_comes_from_there(inventory: Path) -> None:
+    note = "/etc/trtllm-fleet/registry-mirror/mirror.json"
+    MIRROR.shell(f"sed --in-place=.kept s/registry.origin.test/other.example/ {note}")
+    try:
+        OTHER.shell(f"docker rmi --force {IMAGE}")
+        play(inventory, "--limit", OTHER.host)
+        assert ":5000" not in OTHER.shell("systemctl cat trtllm-image-release.service")
+        assert digests(OTHER)
+    finally:
+        MIRROR.shell(f"mv {note}.kept {note}")
+    OTHER.shell(f"docker rmi --force {IMAGE}")
+    play(inventory)
+    assert ":5000" in OTHER.shell("systemctl cat trtllm-image-release.service")
+
+
+def test_what_is_in_the_mirror_comes_from_there(inventory: Path) -> None:
+    before, began = digests(OTHER), time.time()
+    assert pull_again(OTHER) == ""
+    assert sent(began) == {}
+    assert digests(OTHER) == before
+
+
+def test_the_registry_cut_off(inventory: Path) -> None:
+    before = digests(OTHER)
+    with cut_off():
+        said = pull_again(OTHER)
+        assert digests(OTHER) == []
+    assert said.startswith(f"registry.origin.test did not say what {IMAGE} is.")
+    # Whoever runs the playbook next is told, once.
+    told = "It is what the mirror"
+    assert told in " ".join(play(inventory).output.split())
+    assert told not in " ".join(play(inventory).output.split())
+    assert pull_again(OTHER) == ""
+    assert digests(OTHER) == before
+
+
+def test_no_mirror(inventory: Path) -> None:
+    before, began = digests(OTHER), time.time()
+    MIRROR.shell(f"systemctl stop {UNIT}")
+    OTHER.shell(f"docker rmi --force {IMAGE}")
+    # The mirror is left out of the run, which would start it.
+    run = play(inventory, "--limit", OTHER.host)
+    assert f"did not give {IMAGE}. It comes from registry.origin.test." in " ".join(run.output.split())
+    assert "did not give" in OTHER.shell("journalctl --unit=trtllm-image-release --priority=warning --output=cat")
+    assert sent(began)
+    assert digests(OTHER) == before
+
+
+def test_no_host_of_the_mirror(inventory: Path) -> None:
+    subprocess.run(["docker", "stop", MIRROR.host], check=True, stdout=subprocess.DEVNULL)
+    try:
+        run = OTHER.playbook(PLAYBOOK, "-i", str(inventory))
+        assert run.status == 4, "one host could not be reached"
+        assert re.search(rf"{OTHER.host} .*unreachable=0 +failed=0", run.output), run.output
+        assert f"The registry mirror on {MIRROR.host} does not say where it is" in " ".join(run.output.split())
+    finally:
+        lab("up", environment=LAB)
+
+
+def test_a_full_disk(inventory: Path) -> None:
+    play(inventory)
+    folder = "/srv/trtllm-fleet/registry-mirror"
+    MIRROR.shell(f"systemctl stop {UNIT}; mount -t tmpfs -o size=40m tmpfs {folder}; systemctl start {UNIT}")
+    try:
+        assert "did not give" in pull_again(OTHER)
+        assert digests(OTHER)
+    finally:
+        MIRROR.shell(f"systemctl stop {UNIT}; umount {folder}; systemctl start {UNIT}")
+    assert pull_again(OTHER) == ""
+
+
+def test_the_mirror_keeps_no_login(inventory: Path) -> None:
+    for secret in canaries():
+        found = MIRROR.shell(
+            f"grep --recursive --files-with-matches --fixed-strings -e '{secret}' /srv /etc /var/log /run 2>/dev/null; "
+            f"journalctl --no-pager | grep --fixed-strings '{secret}'",
+            check=False,
+        )
+        assert found.splitlines() in ([], ["/etc/trtllm-fleet/docker/config.json"])

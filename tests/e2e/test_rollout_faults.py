@@ -1,0 +1,212 @@
+"""What befalls a rollout at its worst moments, under load: who loses which requests, and whether the next run ends it.
+
+Prints the matrix after each of them; with ROLLOUT_DOCUMENTS, a folder, rollout-faults.md is written there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pytest
+
+from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import ONE, Fleet, publish, until
+
+FLEET = Fleet("roll-", gpus=2, gateways=2)
+# Requests per second that two cores can give beside Ansible.
+RATE = 6
+# What Ansible prints as the moment comes.
+MOMENTS = {
+    "before the drain": "rollout : Drain the instances",
+    "during the switch": "trtllm_server : Start its instances",
+    "during the proof": "trtllm_server : Verify each instance",
+    "during the canary's watch": "rollout : Wait for the bake time",
+}
+SMALL = "/run/small"
+FLEET_DIRECTORY = "/etc/trtllm-fleet"
+# Seconds.
+BOOT_TIMEOUT = 180
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Who is hit: the host that is being switched, and the run that switches it."""
+
+    fleet: Fleet
+    victim: str
+    controller: subprocess.Popen[str]
+
+    @property
+    def gateway(self) -> str:
+        return self.fleet.gateway_names[0]
+
+    def docker(self, *arguments: str) -> None:
+        subprocess.run(["docker", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+    def boot(self, host: str) -> None:
+        self.docker("start", host)
+        end = time.monotonic() + BOOT_TIMEOUT
+        while self.fleet.shell(host, "systemctl is-system-running", check=False) not in ("running", "degraded"):
+            assert time.monotonic() < end, f"{host} does not boot"
+            time.sleep(2)
+
+    def everywhere(self, script: str) -> None:
+        for host in self.fleet.gpu_names:
+            self.fleet.shell(host, script)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """How it is made and mended, and of which host, if of any, requests may be lost."""
+
+    make: Callable[[Scene], object]
+    mend: Callable[[Scene], object]
+    lost: Callable[[Scene], str]
+    # What has to be put in order after the next run has ended.
+    after: Callable[[Scene], object] = lambda scene: None
+
+
+def fill(scene: Scene) -> None:
+    """The host's releases are on a disk that is full."""
+    scene.fleet.shell(
+        scene.victim,
+        f"mkdir -p {SMALL} && mount -t tmpfs -o size=4m tmpfs {SMALL} && cp -a {FLEET_DIRECTORY}/. {SMALL}/"
+        f" && mount --bind {SMALL} {FLEET_DIRECTORY} && ! dd if=/dev/zero of={SMALL}/filler bs=1k 2>/dev/null",
+    )
+
+
+def put_back(scene: Scene) -> None:
+    scene.fleet.shell(
+        scene.victim,
+        f"umount {FLEET_DIRECTORY} && find {FLEET_DIRECTORY} -mindepth 1 -delete"
+        f" && cp -a {SMALL}/. {FLEET_DIRECTORY}/ && umount {SMALL}",
+    )
+
+
+SSH = "INPUT --protocol tcp --dport 22 --jump DROP"
+REGISTRY = "OUTPUT --destination registry.origin.test --jump REJECT"
+FAULTS = {
+    "host lost": Fault(
+        lambda scene: scene.docker("kill", scene.victim),
+        lambda scene: scene.boot(scene.victim),
+        lambda scene: scene.victim,
+    ),
+    "SSH lost": Fault(
+        lambda scene: scene.fleet.shell(scene.victim, f"iptables --insert {SSH}"),
+        lambda scene: scene.fleet.shell(scene.victim, f"iptables --delete {SSH}"),
+        lambda scene: "",
+    ),
+    "disk full": Fault(
+        fill, lambda scene: scene.fleet.shell(scene.victim, f"rm {SMALL}/filler"), lambda scene: "", put_back
+    ),
+    "controller killed": Fault(
+        lambda scene: scene.controller.send_signal(signal.SIGKILL), lambda scene: None, lambda scene: ""
+    ),
+    "gateway killed": Fault(
+        lambda scene: scene.docker("kill", scene.gateway),
+        lambda scene: scene.boot(scene.gateway),
+        lambda scene: scene.gateway,
+    ),
+    "registry down": Fault(
+        lambda scene: scene.everywhere(f"iptables --insert {REGISTRY}"),
+        lambda scene: scene.everywhere(f"iptables --delete {REGISTRY}"),
+        lambda scene: "",
+    ),
+}
+
+
+@dataclass
+class Cell:
+    """What came of a fault at a moment."""
+
+    requests: int = 0
+    lost: int = 0
+    stray: int = 0
+    first: str = ""
+    second: str = "not run"
+
+    def __str__(self) -> str:
+        lost = (
+            f"{self.lost} of {self.requests} lost, all on the lost host" if self.lost else f"0 of {self.requests} lost"
+        )
+        return f"{lost + (f', {self.stray} elsewhere' if self.stray else '')}; {self.first}, then {self.second}"
+
+
+MATRIX: dict[tuple[str, str], Cell] = {}
+
+
+def page() -> str:
+    """The matrix as Markdown."""
+    lines = [
+        "# Faults in the middle of a rollout",
+        "",
+        f"Run on {datetime.now(UTC):%Y-%m-%d}, with `make faults-rollout`, in the lab: {FLEET.gpus} simulated GPU hosts"
+        f" and {FLEET.gateways} gateways on {os.cpu_count()} cores, {RATE} requests a second of the OpenAI client.",
+        "",
+        "Each cell: requests lost, how the run ended that was hit, and how the next one did.",
+        "",
+        "| | " + " | ".join(MOMENTS) + " |",
+        "|---" * (len(MOMENTS) + 1) + "|",
+    ]
+    for fault in FAULTS:
+        cells = [str(MATRIX.get((fault, moment), "not run")) for moment in MOMENTS]
+        lines.append(f"| **{fault}** | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    with FLEET.serving(**ONE) as fleet:
+        yield fleet
+
+
+def instances(fleet: Fleet) -> dict[str, str]:
+    """Which instance each request went to, by the request's id, as the gateways logged it."""
+    found = {}
+    for gateway in fleet.gateway_names:
+        for line in fleet.shell(gateway, "journalctl --unit trtllm-gateway --output cat | grep '^{'").splitlines():
+            entry = json.loads(line)
+            found[entry["id"]] = entry["instance"]
+    return found
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault(fleet: Fleet, fault: str, moment: str) -> None:
+    wanted = fleet.another()
+    cell = MATRIX[fault, moment] = Cell()
+    made = FAULTS[fault]
+    with fleet.load(RATE) as load:
+        process = fleet.start("rollout", **wanted)
+        seen = until(process, "step 1 ")
+        scene = Scene(fleet, seen.rpartition("step 1 ")[2].split(":")[0].strip(), process)
+        seen += until(process, MOMENTS[moment])
+        time.sleep(0.5)
+        made.make(scene)
+        lost = made.lost(scene)
+        seen += process.communicate()[0]
+        cell.first = {0: "ended well", -signal.SIGKILL: "was killed"}.get(process.returncode, "stopped")
+        made.mend(scene)
+        began = time.monotonic()
+        run = fleet.play("rollout", **wanted)
+        cell.second = f"ended well after {time.monotonic() - began:.0f} s" if run.status == 0 else "failed"
+        made.after(scene)
+    known = instances(fleet)
+    failed = [one for one in load.since(0) if one.error]
+    ours = [
+        one
+        for one in failed
+        if lost and (known.get(one.request_id, "").startswith(f"{lost}.") or fleet.address(lost) in one.url)
+    ]
+    cell.requests, cell.lost, cell.stray = len(load.since(0)), len(failed), len(failed) - len(ours)
+    publish("rollout-faults.md", page())
+    assert run.status == 0, f"{seen}\n{run.output}"
+    assert failed == ours, load.errors()
+    assert fleet.rotation() == fleet.all_instances
+    assert fleet.options() == [wanted["serving_recipe_engine_options"]["max_num_tokens"]] * fleet.gpus

@@ -1,0 +1,151 @@
+"""Four hosts get one model: it crosses the WAN once, whatever dies, moves or is damaged on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from threading import Thread
+
+import pytest
+
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, lab
+
+PREFIX = "weights-"
+LAB = {**os.environ, "LAB_PREFIX": PREFIX, "LAB_HOSTS": "4", "LAB_GPU": "rtx_pro_6000x1"}
+HOSTS = [Fleet(f"{PREFIX}{number}", LAB) for number in range(1, 5)]
+PLAYBOOK = "tests/e2e/weights.yml"
+MODEL = "/srv/trtllm-fleet/models/openai/gpt-oss-120b/*"
+SHARD = "model-00014-of-00014.safetensors"
+LATE = HOSTS[-1]
+# Shorter than what suits a fleet of machines, longer than a busy lab stands still.
+QUICK = {"model_weights_share_fallback": 20, "model_weights_stall_timeout": 20}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hosts() -> Iterator[None]:
+    lab("up", "--extra-vars", f"lab_recreate={','.join(fleet.host for fleet in HOSTS)}", environment=LAB)
+    yield
+    lab("down", environment=LAB)
+
+
+def play(*arguments: str, **variables: object) -> Run:
+    run = HOSTS[0].playbook(PLAYBOOK, *arguments, **{**QUICK, **variables})
+    assert run.status == 0, run.output
+    return run
+
+
+def snapshot(fleet: Fleet) -> str:
+    """The checksums of the host's only snapshot."""
+    return fleet.shell(f"cd {MODEL} && find . -path ./.cache -prune -o -type f -exec sha256sum {{}} + | sort")
+
+
+def forget_the_model(*fleets: Fleet) -> None:
+    for fleet in fleets:
+        fleet.shell("rm -rf /srv/trtllm-fleet/models")
+
+
+def size(fleet: Fleet) -> int:
+    """Bytes of the model."""
+    return int(json.loads(fleet.shell(f"cat {MODEL}/.cache/trtllm-fleet/manifest.json"))["total_bytes"])
+
+
+def test_a_fleet_gets_it_once(hub: Hub) -> None:
+    hub.forget()
+    # So that the play has something to wait for.
+    hub.fault(kind="slow", path_glob="*", bytes_per_second=1_000_000, times=1000)
+    run = play("--limit", f"!{LATE.host}")
+    first, *others = [snapshot(fleet) for fleet in HOSTS[:-1]]
+    assert len(first.splitlines()) > 20
+    assert others == [first, first]
+    assert sum(hub.fetched().values()) <= 1.05 * size(HOSTS[0])
+    assert re.search(rf"{PREFIX}\d: \d+ %, .* of .*", run.output), "progress is shown while the play waits"
+    for fleet in HOSTS[:-1]:
+        assert fleet.shell("systemctl is-active trtllm-weights-share.service", check=False).strip() == "inactive"
+        assert ":688" not in fleet.shell("ss --listening --numeric --tcp --udp")
+
+
+def test_a_second_run_changes_nothing() -> None:
+    assert set(re.findall(r"changed=(\d+)", play("--limit", f"!{LATE.host}").output)) == {"0"}
+
+
+def test_a_host_that_joins_later_gets_it_from_its_peers(hub: Hub) -> None:
+    hub.forget()
+    play()
+    assert snapshot(LATE) == snapshot(HOSTS[0])
+    assert hub.fetched() == {}
+
+
+def test_only_the_fleet_is_answered() -> None:
+    play(model_weights_share_keep=True, model_weights_verify="full")
+    forget_the_model(LATE)
+    play(model_weights_share_keep=True)
+    address = HOSTS[0].shell("hostname --ip-address").split()[0]
+    sockets = (
+        HOSTS[0].shell("ss --listening --numeric --tcp --udp --no-header | awk '{ print $5 }' | grep ':688'").split()
+    )
+    assert sockets
+    assert {socket.rpartition(":")[0].split("%")[0] for socket in sockets} == {address}
+    ask = f"curl --silent --max-time 5 --output /dev/null --write-out '%{{http_code}}' http://{address}:6882/index.json"
+    assert LATE.shell(ask) == "200"
+    stranger = ["docker", "exec", "trtllm-lab-origin", "sh", "-c", ask]
+    assert subprocess.run(stranger, text=True, stdout=subprocess.PIPE, check=False).stdout == "000"
+    for fleet in HOSTS:
+        fleet.shell("systemctl stop trtllm-weights-share.service")
+
+
+def test_a_flipped_bit_is_found_and_only_that_file_comes_again(hub: Hub) -> None:
+    before = snapshot(HOSTS[1])
+    # Size, time and inode stay, as when a disk fails.
+    HOSTS[1].shell(
+        f"cd {MODEL} && touch --reference {SHARD} /tmp/time"
+        f" && printf X | dd of={SHARD} bs=1 seek=5000 conv=notrunc status=none && touch --reference /tmp/time {SHARD}"
+    )
+    hub.forget()
+    play(model_weights_verify="full")
+    assert snapshot(HOSTS[1]) == before
+    assert hub.fetched() == {}, "its peers have it"
+
+
+def test_the_seed_dies_in_the_middle(hub: Hub) -> None:
+    expected = snapshot(HOSTS[0])
+    forget_the_model(*HOSTS)
+    hub.forget()
+    hub.fault(kind="slow", path_glob="*", bytes_per_second=500_000, times=1000)
+    died: list[str] = []
+
+    def kill_the_seed() -> None:
+        """The host that loads from the hub, as soon as it has some of it."""
+        while not died:
+            time.sleep(0.5)
+            for fleet in HOSTS:
+                status = json.loads(fleet.shell("cat /run/trtllm-fleet/weights.json || echo '{}'", check=False))
+                if status.get("state") == "hub" and status["files_done"] > 5:
+                    subprocess.run(["docker", "kill", fleet.host], check=True, stdout=subprocess.DEVNULL)
+                    died.append(fleet.host)
+                    hub.heal()
+
+    killer = Thread(target=kill_the_seed, daemon=True)
+    killer.start()
+    run = HOSTS[0].playbook(PLAYBOOK, **QUICK)
+    killer.join(timeout=10)
+    assert died, run.output
+    assert "unreachable=1" in run.output
+    alive = [fleet for fleet in HOSTS if fleet.host not in died]
+    assert [snapshot(fleet) for fleet in alive] == [expected] * 3
+    subprocess.run(["docker", "start", *died], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_it_comes_back_and_catches_up(hub: Hub) -> None:
+    hub.forget()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and any(
+        fleet.shell("systemctl is-system-running", check=False).strip() not in ("running", "degraded")
+        for fleet in HOSTS
+    ):
+        time.sleep(1)
+    play()
+    assert len({snapshot(fleet) for fleet in HOSTS}) == 1

@@ -1,0 +1,382 @@
+"""rollout_lock: who gets the lock, on a real file system with a clock of its own, and which process is whose."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.module_utils.testing import patch_module_args
+
+from ansible_collections.trtllm.fleet.plugins.action import rollout_lock as action
+from ansible_collections.trtllm.fleet.plugins.module_utils.rollout_lock import Held, Lock, LockFile
+from ansible_collections.trtllm.fleet.plugins.modules import rollout_lock
+from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+
+NOON = 1_780_000_000.0  # 2026-05-28 20:26:40 UTC
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+BEGAN = "2026-05-28T20:26:40Z"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "rollout.json"
+
+
+@pytest.fixture
+def lock(path: Path, clock: Clock) -> LockFile:
+    return LockFile(path, clock)
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_owner_is_refused_and_told_who_holds_it(lock: LockFile, clock: Clock) -> None:
+    assert lock.read() is None
+    assert lock.hold("one", "ann@laptop", 60)[0] is True
+    clock.now += 59
+    with pytest.raises(Held) as refused:
+        lock.hold("two", "bob@laptop", 60)
+    assert str(refused.value) == (
+        "ann@laptop holds it since 2026-05-28 20:26:40 UTC, until 2026-05-28 20:27:40 UTC if it does not go on"
+    )
+    assert refused.value.lock == lock.read() == Lock("one", "ann@laptop", NOON, NOON + 60, BEGAN)
+    with pytest.raises(Held):
+        lock.refuse("two")
+
+
+def test_one_that_ran_out_is_free(lock: LockFile, clock: Clock) -> None:
+    lock.hold("one", "ann", 60)
+    clock.now += 60
+    lock.refuse("two")
+    assert lock.hold("two", "bob", 60)[0] is True
+    assert lock.read() == Lock("two", "bob", NOON + 60, NOON + 120, BEGAN)
+    with pytest.raises(Held, match="bob"):
+        lock.hold("one", "ann", 60)
+
+
+def test_one_that_is_renewed_is_held_longer_and_began_when_it_did(lock: LockFile, clock: Clock) -> None:
+    lock.hold("one", "ann", 60)
+    clock.now += 50
+    assert lock.hold("one", "ann", 60)[0] is False
+    assert lock.read() == Lock("one", "ann", NOON, NOON + 110, BEGAN)
+    clock.now += 50
+    with pytest.raises(Held):
+        lock.refuse("two")
+
+
+def test_one_is_taken_in_the_place_of_a_certain_other(lock: LockFile, clock: Clock) -> None:
+    lock.hold("one", "ann", 60)
+    with pytest.raises(Held, match="ann"):
+        lock.hold("two", "bob", 60, instead_of="three")
+    clock.now += 10
+    lock.refuse("two", instead_of="one")
+    assert lock.hold("two", "bob", 60, instead_of="one")[0] is True
+    assert lock.read() == Lock("two", "bob", NOON + 10, NOON + 70, BEGAN)
+
+
+def test_only_the_owner_gives_it_back(lock: LockFile, path: Path) -> None:
+    assert lock.release("one") is False
+    assert not path.parent.exists()
+    lock.hold("one", "ann", 60)
+    assert lock.release("two") is False
+    assert lock.read() == Lock("one", "ann", NOON, NOON + 60, BEGAN)
+    assert lock.release("one") is True
+    assert lock.release("one") is False
+    assert lock.hold("two", "bob", 60)[0] is True
+
+
+def test_who_takes_over_goes_on_with_the_rollout(lock: LockFile, clock: Clock) -> None:
+    assert lock.hold("one", "ann", 60) == (True, BEGAN)
+    clock.now += 10
+    assert lock.hold("two", "bob", 60, instead_of="one") == (True, BEGAN)
+    assert lock.hold("two", "bob", 60) == (False, BEGAN)
+    lock.release("two")
+    assert lock.hold("one", "ann", 60) == (True, "2026-05-28T20:26:50Z")
+
+
+FULL = '{"owner": "one", "holder": "ann", "began": %s, "expires": %s, "rollout": "r"}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "null", "{}", '{"owner": "one"}', '{"what": "else"}', "\x00"]
+    + [FULL % values for values in (("0", "null"), ("null", "0"), ("0", "1e300"), ("0", '"later"'))],
+)
+def test_a_file_that_says_nothing_is_no_lock(lock: LockFile, path: Path, content: str) -> None:
+    path.parent.mkdir()
+    path.write_text(content)
+    assert lock.read() is None
+    assert lock.release("one") is False
+    assert lock.hold("two", "bob", 60)[0] is True
+    assert lock.read() == Lock("two", "bob", NOON, NOON + 60, BEGAN)
+
+
+def test_of_two_that_come_at_the_same_time_one_gets_it(path: Path) -> None:
+    both = threading.Barrier(2)
+
+    def slow() -> float:
+        with suppress(threading.BrokenBarrierError):  # one at a time comes here
+            both.wait(0.3)
+        return NOON
+
+    def hold(owner: str) -> bool:
+        try:
+            return LockFile(path, slow).hold(owner, owner, 60)[0]
+        except Held:
+            return False
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(hold, ["one", "two"])) == [False, True]
+
+
+def test_of_many_processes_one_gets_it(path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from ansible_collections.trtllm.fleet.plugins.module_utils.rollout_lock import Held, LockFile\n"
+        "sys.stdin.readline()\n"
+        "try:\n    LockFile(Path(sys.argv[1])).hold(sys.argv[2], 'process ' + sys.argv[2], 600)\n"
+        "except Held as error:\n    sys.exit(str(error))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "collections")}
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(path), str(number)],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        for number in range(4)
+    ]
+    for racer in racers:
+        assert racer.stdin
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    words = [racer.communicate(timeout=60)[1].strip() for racer in racers]
+    (winner,) = (number for number, racer in enumerate(racers) if racer.returncode == 0)
+    lock = LockFile(path).read()
+    assert lock is not None
+    assert lock.owner == str(winner)
+    assert [word.startswith(f"process {winner} holds it") for word in words].count(True) == 3
+
+
+# --- the module -------------------------------------------------------------------------------------------------------
+
+Module = Callable[..., "dict[str, Any]"]
+ANN = {"owner": "one", "holder": "ann"}
+BOB = {"owner": "two", "holder": "bob"}
+
+
+@pytest.fixture
+def module(path: Path, capsys: pytest.CaptureFixture[str]) -> Module:
+    """Runs the module and gives what it printed."""
+
+    def run(**options: Any) -> dict[str, Any]:
+        with patch_module_args({"path": str(path), **options}), pytest.raises(SystemExit):
+            rollout_lock.main()
+        result: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return result
+
+    return run
+
+
+def test_module_holds_renews_refuses_and_releases(module: Module, path: Path) -> None:
+    assert module(**ANN)["changed"] is True
+    assert module(**ANN)["changed"] is False
+    refused = module(**BOB)
+    assert (refused["failed"], refused["owner"]) == (True, "one")
+    assert refused["msg"].startswith("ann holds it since ")
+    assert module(**BOB, state="released")["changed"] is False
+    assert module(**ANN, state="released")["changed"] is True
+    assert not path.exists()
+    assert module(**ANN, state="released")["changed"] is False
+    assert module(**BOB)["changed"] is True
+
+
+def test_module_holds_it_for_so_long(module: Module, path: Path) -> None:
+    module(**ANN, seconds=0.0)
+    assert module(**BOB, seconds=500)["changed"] is True
+    held = json.loads(path.read_text())
+    assert (held["owner"], held["expires"] - held["began"]) == ("two", pytest.approx(500))
+
+
+@pytest.mark.parametrize(
+    ("options", "taken"),
+    [({"take_over": True}, True), ({"instead_of": "one"}, True), ({"instead_of": "three"}, False), ({}, False)],
+)
+@pytest.mark.parametrize("check", [False, True])
+def test_module_takes_it_from_another(
+    module: Module, path: Path, options: dict[str, Any], taken: bool, check: bool
+) -> None:
+    module(**ANN)
+    result = module(**BOB, **options, _ansible_check_mode=check)
+    assert ("owner" not in result, result.get("failed", False)) == (taken, not taken)
+    assert json.loads(path.read_text())["owner"] == ("two" if taken and not check else "one")
+
+
+def test_module_takes_over_what_nobody_holds(module: Module) -> None:
+    assert module(**BOB, take_over=True)["changed"] is True
+
+
+def test_module_takes_nothing_in_check_mode(module: Module, path: Path) -> None:
+    assert module(**ANN, _ansible_check_mode=True)["changed"] is False
+    assert not path.parent.exists()
+    module(**ANN)
+    before = path.read_text()
+    module(**ANN, seconds=1, _ansible_check_mode=True)
+    assert module(**ANN, state="released", _ansible_check_mode=True)["changed"] is False
+    assert path.read_text() == before
+
+
+def test_module_says_what_the_file_system_says(module: Module, path: Path) -> None:
+    path.parent.write_text("not a directory")
+    failed = module(**ANN)
+    assert failed["failed"] is True
+    assert str(path.parent) in failed["msg"]
+    assert "owner" not in failed
+
+
+# --- which run of Ansible ---------------------------------------------------------------------------------------------
+
+
+def finished() -> str:
+    """The owner that a process was, which is no more."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        found = action.owner(process.pid)
+        assert not action.is_dead(found)
+    return found
+
+
+def changed(owner: str, part: int, value: str) -> str:
+    parts = owner.split(":")
+    parts[part] = value
+    return ":".join(parts)
+
+
+MACHINE, BOOT, _PID, STARTED = range(4)
+
+
+def test_a_process_that_runs_is_alive() -> None:
+    assert action.is_dead(action.owner(os.getpid())) is False
+    assert action.owner(os.getpid()) != action.owner(os.getppid())
+
+
+def test_a_process_that_ended_is_dead() -> None:
+    assert action.is_dead(finished()) is True
+
+
+def test_another_process_of_the_same_number_is_not_the_owner() -> None:
+    assert action.is_dead(changed(action.owner(os.getpid()), STARTED, "1")) is True
+
+
+def test_nothing_outlives_a_boot() -> None:
+    assert action.is_dead(changed(action.owner(os.getpid()), BOOT, "another")) is True
+
+
+def test_of_another_machine_nothing_is_known() -> None:
+    assert action.is_dead(changed(finished(), MACHINE, "another")) is False
+    assert action.is_dead(changed(changed(finished(), BOOT, "another"), MACHINE, "another")) is False
+
+
+@pytest.mark.parametrize(
+    "name", ["", "one", f"{action.machine()}", f"{action.machine()}:one", "::", ":::", "a:b:c:d:e"]
+)
+def test_of_what_is_no_owner_nothing_is_known(name: str) -> None:
+    assert action.is_dead(name) is False
+
+
+def test_a_name_with_spaces_and_brackets_is_no_obstacle(tmp_path: Path) -> None:
+    program = tmp_path / "a) S 1 (b"
+    program.symlink_to("/bin/cat")
+    with subprocess.Popen([program], stdin=subprocess.PIPE) as process:
+        told = Path(f"/proc/{process.pid}/stat").read_text()
+        assert "(a) S 1 (b)" in told
+        assert action.started(process.pid) == told.replace("(a) S 1 (b)", "x").split()[21]
+
+
+def test_a_run_goes_past_the_dead_and_no_other(tmp_path: Path) -> None:
+    """With ansible-playbook: its process is the owner in all tasks, and is dead when it has ended."""
+    for name, owner in {"dead": finished(), "alive": action.owner(os.getpid()), "far": "another:boot:1:1"}.items():
+        LockFile(tmp_path / name).hold(owner, f"{name} one", 600)
+    tasks: list[dict[str, Any]] = [
+        {
+            "trtllm.fleet.rollout_lock": {"path": str(tmp_path / name)},
+            "register": f"told_{number}",
+            "ignore_errors": True,
+        }
+        for number, name in enumerate(["new", "new", "dead", "alive", "far"])
+    ]
+    copied = {"content": "{{ [told_0, told_1, told_2, told_3, told_4] | to_json }}", "dest": str(tmp_path / "told")}
+    playbook = tmp_path / "playbook.yml"
+    play = {"hosts": "localhost", "gather_facts": False, "tasks": [*tasks, {"ansible.builtin.copy": copied}]}
+    playbook.write_text(json.dumps([play]))
+    program = Path(sys.executable).parent / "ansible-playbook"
+    options = [
+        "--inventory=localhost,",
+        "--connection=local",
+        f"--extra-vars=ansible_python_interpreter={sys.executable}",
+    ]
+    subprocess.run([program, *options, playbook], cwd=ROOT, capture_output=True, check=True)
+
+    *taken, alive, far = json.loads((tmp_path / "told").read_text())
+    assert [one["changed"] for one in taken] == [True, False, True]
+    assert alive["msg"].startswith("alive one holds it since ")
+    assert far["msg"].startswith("far one holds it since ")
+    held = LockFile(tmp_path / "new").read()
+    assert held is not None
+    assert action.is_dead(held.owner)
+    assert "(process " in held.holder
+
+
+# --- a rollout --------------------------------------------------------------------------------------------------------
+
+
+def renews(task: dict[str, Any]) -> bool:
+    return task.get("ansible.builtin.include_tasks") == "lock.yml"
+
+
+def test_instances_that_load_one_after_the_other_do_not_outlive_the_lock(lock: LockFile, clock: Clock) -> None:
+    """The tasks of one instance, eight times, with 15 minutes for the task that loads it."""
+    tasks = yaml.safe_load((ROOT / "roles/rollout/tasks/go.yml").read_text())
+    seconds = yaml.safe_load((ROOT / "roles/rollout/defaults/main.yml").read_text())["rollout_lock_seconds"]
+    lock.hold("this", "ann@laptop", seconds)  # the first task of the step
+    for _instance in range(8):
+        for task in tasks:
+            if renews(task):
+                lock.hold("this", "ann@laptop", seconds)
+            if task.get("ansible.builtin.include_role", {}).get("tasks_from") == "serve":
+                clock.now += 15 * 60
+            with pytest.raises(Held):
+                lock.refuse("other")
+
+
+def test_a_benchmark_after_a_slow_start_does_not_outlive_the_lock() -> None:
+    """Both can take longer than half of the lock's time."""
+    tasks = yaml.safe_load((ROOT / "roles/rollout/tasks/go.yml").read_text())
+    (benchmark,) = [place for place, task in enumerate(tasks) if "objectives.yml" in str(task)]
+    (start,) = [place for place, task in enumerate(tasks) if "'tasks_from': 'serve'" in str(task)]
+    assert any(renews(task) for task in tasks[start:benchmark])

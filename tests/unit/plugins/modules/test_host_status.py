@@ -1,0 +1,450 @@
+"""host_status: one look at a host, with a real file system, scripted commands and real sockets for the instances."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+
+from ansible_collections.trtllm.fleet.plugins.module_utils import host_status as looks
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import HostReleases
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import HostStatus, connections_by_port
+from ansible_collections.trtllm.fleet.plugins.modules import host_status
+from ansible_collections.trtllm.fleet.tests.unit.paths import FIXTURES
+
+UNIT = "trtllm-serve-0.service"
+DIGEST = "sha256:e35ea1320d51e7c066134a52391d50eb294b7a75c37c1a736f68132956832174"
+OTHER = "sha256:ecd753748ce64e7e2f824cee331a14e241d7529c3cb1b1b6ae19e07ab06e40f7"
+IMAGE = "registry/release"
+KERNEL = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
+RUNS = {
+    "LoadState": "loaded",
+    "ActiveState": "active",
+    "SubState": "running",
+    "ExecMainPID": "4711",
+    "NRestarts": "0",
+    "StartLimitBurst": "5",
+    "StateChangeTimestampMonotonic": "60000000",
+    "UnitFileState": "enabled",
+    "DropInPaths": "",
+    "NeedDaemonReload": "no",
+}
+# As /proc/net/tcp has it: a listener, two established connections, one that waits, and our own to another's port.
+TCP = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0
+   1: 804DD50A:{port:04X} 834DD50A:CD8E 01 00000000:00000000 00:00000000 00000000     0        0 2 1 0 20 4 31 18 -1
+   2: 804DD50A:{port:04X} 834DD50A:CD7C 06 00000000:00000000 03:000008AF 00000000     0        0 0 3 0
+   3: 0100007F:CFF2 0100007F:{port:04X} 01 00000000:00000000 00:00000000 00000000     0        0 3 1 0 20 4 31 18 -1
+"""
+TCP6 = """\
+  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when
+   0: 0000000000000000FFFF0000804DD50A:{port:04X} 0000000000000000FFFF0000834DD50A:CD8F 01 00000000:00000000 00:0 0
+"""
+
+
+class Engine(BaseHTTPRequestHandler):
+    """An instance; the server's ``answers`` are status and body by path."""
+
+    def do_GET(self) -> None:
+        status, body = self.server.answers[self.path]  # type: ignore[attr-defined]
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def engine() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
+    server.answers = {  # type: ignore[attr-defined]
+        "/health": (200, ""),
+        "/v1/models": (200, json.dumps({"data": [{"id": "gpt-oss-120b"}]})),
+    }
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+class Machine:
+    """A host with one verified release of one instance, and commands that answer what a test says."""
+
+    def __init__(self, path: Path, port: int) -> None:
+        self.root, self.units, self.net = path / "fleet", path / "system", path / "net"
+        for directory in (self.units, self.net):
+            directory.mkdir()
+        self.port = port
+        self.module_file = path / "version"
+        self.module_file.write_text(KERNEL)
+        (self.net / "tcp").write_text(TCP.format(port=port))
+        (self.net / "tcp6").write_text(TCP6.format(port=port))
+        self.unit = dict(RUNS)
+        self.containers = {"trtllm-serve-0": (f"{IMAGE}@{DIGEST}", "sha256:image")}
+        self.digests = [f"{IMAGE}@{DIGEST}"]
+        self.smi = CommandResult(0, (FIXTURES / "smi_h200x1.xml").read_text())
+        self.broken: dict[str, CommandResult | OSError] = {}
+        self.calls: list[str] = []
+        self.booted = True
+        self.journal = ""
+
+    def serve(self) -> str:
+        """Have a verified release on the host; its name."""
+        description = {
+            "name": "gpt-oss-120b-h200x1-low_latency",
+            "model": "openai/gpt-oss-120b",
+            "served_model": "gpt-oss-120b",
+            "image": f"{IMAGE}:1.2.1",
+            "digest": DIGEST,
+            "instances": [
+                {
+                    "name": "serve-0",
+                    "unit": UNIT,
+                    "container": "trtllm-serve-0",
+                    "port": self.port,
+                    "gpus": [0],
+                    "base_url": f"http://127.0.0.1:{self.port}",
+                }
+            ],
+        }
+        files = {"engine.yaml": "tp: 1\n", UNIT: "run\n", "release.json": json.dumps(description)}
+        releases = HostReleases(self.root, self.units, runner=lambda argv, timeout: CommandResult(0))
+        name = releases.stage(files).name
+        releases.remember(name, 5)
+        (self.units / UNIT).symlink_to(releases.path(name) / UNIT)
+        return name
+
+    def __call__(self, argv: Sequence[str], timeout: float) -> CommandResult:
+        self.calls.append(" ".join(argv[:3]))
+        broken = self.broken.get(os.path.basename(argv[0]))
+        if isinstance(broken, OSError):
+            raise broken
+        if broken:
+            return broken
+        if argv[0] == "systemctl":
+            units = argv[argv.index("--") + 1 :]
+            return CommandResult(0, "\n".join("".join(f"{k}={v}\n" for k, v in self.unit.items()) for unit in units))
+        if argv[0] == "journalctl":
+            assert list(argv[-2:]) == [f"_SYSTEMD_UNIT={UNIT}", "_PID=4711"]
+            return CommandResult(0, self.journal)
+        if argv[:2] == ("docker", "container"):
+            names = [name for name in argv[4:] if name in self.containers]
+            rows = [
+                json.dumps({"name": f"/{name}", "reference": reference, "image": image})
+                for name, (reference, image) in ((name, self.containers[name]) for name in names)
+            ]
+            absent = len(names) < len(argv[4:])
+            return CommandResult(int(absent), "\n".join(rows), "Error: No such container: x" if absent else "")
+        if argv[:2] == ("docker", "image"):
+            return CommandResult(0, json.dumps(self.digests))
+        assert list(argv) == ["/usr/bin/nvidia-smi", "-q", "-x"]
+        return self.smi
+
+    def look(self) -> dict[str, Any]:
+        return HostStatus(
+            self.root,
+            "/usr/bin/nvidia-smi",
+            self.booted,
+            self,
+            self.units,
+            self.root / "no bus",
+            self.module_file,
+            self.net,
+            (self.root / "daemon.json", self.root / "daemon.json.state"),
+            self.root / "healed",
+            clock=lambda: 1_000_000.0,
+            monotonic=lambda: 100.0,
+        ).look()
+
+    def drift(self) -> dict[str, str]:
+        return {found["about"]: found["sentence"] for found in self.look()["drift"]}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, engine: ThreadingHTTPServer) -> Machine:
+    return Machine(tmp_path, engine.server_port)
+
+
+def test_a_host_that_serves(machine: Machine) -> None:
+    name = machine.serve()
+    found = machine.look()
+    verified_at = found["release"].pop("verified_at")
+    assert verified_at.endswith("+00:00")
+    (gpu,) = found.pop("gpus")
+    assert (gpu["index"], gpu["product_name"], gpu["temperature"]) == (0, "NVIDIA H200", 41)
+    assert found == {
+        "time": "1970-01-12T13:46:40+00:00",
+        "release": {
+            "name": name,
+            "previous": "",
+            "number": 1,
+            "recipe": "gpt-oss-120b-h200x1-low_latency",
+            "model": "openai/gpt-oss-120b",
+            "revision": None,
+            "image": f"{IMAGE}:1.2.1",
+            "digest": DIGEST,
+            "overrides": {},
+            "served_model": "gpt-oss-120b",
+        },
+        "units": [
+            {
+                "name": UNIT,
+                "release": name,
+                "active": "active",
+                "sub": "running",
+                "given_up": False,
+                "last_words": None,
+                "restarts": 0,
+                "since": "1970-01-12T13:46:00+00:00",
+            }
+        ],
+        "instances": [
+            {
+                "name": "serve-0",
+                "unit": UNIT,
+                "port": machine.port,
+                "gpus": [0],
+                "healthy": True,
+                "answer": "HTTP 200",
+                "models": ["gpt-oss-120b"],
+                "healed": None,
+                "connections": 2,
+                "image": f"{IMAGE}@{DIGEST}",
+            }
+        ],
+        "driver": {
+            "installed": True,
+            "state": "ok",
+            "message": "",
+            "version": "580.159.04",
+            "cuda_version": "13.0",
+            "kernel_module": "580.159.04",
+        },
+        "fabric": None,
+        "missing": [],
+        "drift": [],
+        "problems": [],
+    }
+    assert sorted(machine.calls) == [
+        "/usr/bin/nvidia-smi -q -x",
+        "docker container inspect",
+        "systemctl show " + f"--property={','.join(looks.PROPERTIES)}",
+    ], "each asked once"
+
+
+def test_a_bare_host(machine: Machine) -> None:
+    machine.booted = False
+    found = machine.look()
+    assert [found[key] for key in ("release", "units", "instances", "drift", "problems")] == [None, [], [], [], []]
+    assert machine.calls == ["/usr/bin/nvidia-smi -q -x"]
+
+
+# --- drift ------------------------------------------------------------------------------------------------------------
+
+
+def test_files_that_were_edited_or_removed(machine: Machine) -> None:
+    directory = machine.root / "releases" / machine.serve()
+    (directory / "engine.yaml").write_text("tp: 2\n")
+    os.utime(directory / "engine.yaml", (1_000_000, 1_000_000))
+    (directory / UNIT).unlink()
+    assert machine.drift() == {
+        "engine.yaml": f"{directory}/engine.yaml is not as it was written; it was changed at 1970-01-12T13:46:40+00:00",
+        UNIT: f"{directory}/{UNIT} is gone",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"UnitFileState": "linked"}, f"{UNIT} is linked: it will not start at boot"),
+        ({"UnitFileState": ""}, f"{UNIT} is not enabled: it will not start at boot"),
+        ({"LoadState": "masked"}, f"{UNIT} is masked, so nothing can start it"),
+        (
+            {"DropInPaths": "/etc/systemd/system/a.d/x.conf /usr/lib/systemd/system/service.d/10-timeout.conf"},
+            f"{UNIT} is changed by /etc/systemd/system/a.d/x.conf",
+        ),
+        (
+            {"NeedDaemonReload": "yes"},
+            f"systemd runs {UNIT} from a file that was changed since (systemctl daemon-reload)",
+        ),
+    ],
+)
+def test_units_that_systemd_has_otherwise(machine: Machine, changes: dict[str, str], sentence: str) -> None:
+    machine.serve()
+    machine.unit.update(changes)
+    assert machine.drift() == {UNIT: sentence}
+
+
+def test_links_that_lead_elsewhere(machine: Machine) -> None:
+    machine.serve()
+    (machine.units / UNIT).unlink()
+    (machine.units / UNIT).write_text("by hand\n")
+    assert machine.drift() == {UNIT: f"{UNIT} is no link into a release any more"}
+    (machine.units / UNIT).unlink()
+    (machine.units / UNIT).symlink_to(machine.root / "releases/0123456789ab" / UNIT)
+    assert machine.drift() == {UNIT: f"{UNIT} is a link into release 0123456789ab, which is not the verified one"}
+
+
+def test_docker_that_was_told_otherwise(machine: Machine) -> None:
+    machine.serve()
+    file, record = machine.root / "daemon.json", machine.root / "daemon.json.state"
+    record.write_text('{"fragments": {"toolkit": {"features": {"cdi": true}}}, "ours": {"features": {"cdi": true}}}')
+    file.write_text('{"features": {"cdi": true}, "mtu": 9}')
+    assert machine.drift() == {}
+    file.write_text('{"mtu": 9}')
+    assert machine.drift() == {"docker": f"{file} is not as it was asked for: features"}
+    file.write_text("{")
+    assert "is not valid JSON" in machine.drift()["docker"]
+
+
+def test_containers_of_another_image(machine: Machine) -> None:
+    machine.serve()
+    machine.containers["trtllm-serve-0"] = (f"{IMAGE}@{OTHER}", "sha256:image")
+    sentence = f"container trtllm-serve-0 runs {IMAGE}@{OTHER}, and the release's image is {DIGEST}"
+    assert machine.drift() == {"serve-0": sentence}
+    machine.containers["trtllm-serve-0"] = (f"{IMAGE}:1.2.1", "sha256:image")
+    assert machine.drift() == {}, "by tag, and the right one"
+    machine.digests = [f"{IMAGE}@{OTHER}"]
+    assert machine.drift()["serve-0"].startswith(f"container trtllm-serve-0 runs {IMAGE}:1.2.1, and")
+    machine.containers = {}
+    found = machine.look()
+    assert (found["drift"], found["problems"], found["instances"][0]["image"]) == ([], [], None)
+
+
+def test_a_kernel_module_of_another_version(machine: Machine) -> None:
+    machine.module_file.write_text(KERNEL.replace("580.159.04", "580.126.09"))
+    sentence = "the loaded kernel module is 580.126.09, and nvidia-smi says 580.159.04: reboot the host"
+    assert machine.drift() == {"driver": sentence}
+    machine.smi = CommandResult(18, "Failed to initialize NVML: Driver/library version mismatch\n")
+    assert machine.drift()["driver"].startswith("the loaded kernel module is not of the installed version: reboot")
+
+
+# --- what does not answer ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answers", "answer"),
+    [
+        ({"/health": (503, "loading")}, "HTTP 503 from /health"),
+        ({"/v1/models": (500, "")}, "HTTP 500 from /v1/models"),
+        ({"/v1/models": (200, "hello")}, "not a JSON object: hello"),
+        ({"/v1/models": (200, '{"data": [{}]}')}, "no list of models, or no URL to ask: KeyError('id')"),
+    ],
+)
+def test_instances_that_do_not_answer_well(
+    machine: Machine, engine: ThreadingHTTPServer, answers: dict[str, tuple[int, str]], answer: str
+) -> None:
+    machine.serve()
+    engine.answers.update(answers)  # type: ignore[attr-defined]
+    (instance,) = machine.look()["instances"]
+    assert (instance["healthy"], instance["answer"], instance["models"]) == (False, answer, [])
+
+
+def test_a_port_that_nobody_listens_on(machine: Machine, engine: ThreadingHTTPServer) -> None:
+    engine.shutdown()
+    engine.server_close()
+    machine.serve()
+    assert machine.look()["instances"][0]["answer"] == "connection refused"
+
+
+def test_commands_that_fail_hide_nothing_else(machine: Machine) -> None:
+    machine.serve()
+    machine.broken = {
+        "systemctl": CommandResult(None),
+        "docker": FileNotFoundError(2, "No such file or directory"),
+        "nvidia-smi": CommandResult(None),
+    }
+    found = machine.look()
+    assert found["problems"] == [
+        "systemctl gave no answer within 20 s",
+        "docker: No such file or directory",
+    ]
+    assert (found["units"][0]["active"], found["units"][0]["since"]) == ("unknown", None)
+    assert (found["instances"][0]["healthy"], found["driver"]["state"]) == (True, "timeout")
+    machine.broken = {
+        "systemctl": CommandResult(1, "", "Failed to connect to bus"),
+        "docker": CommandResult(1, "", "Cannot connect to the Docker daemon"),
+    }
+    assert machine.look()["problems"] == [
+        "systemctl: Failed to connect to bus",
+        "docker: Cannot connect to the Docker daemon",
+    ]
+
+
+def test_connections_are_counted_by_the_local_port() -> None:
+    assert connections_by_port(TCP.format(port=8000) + TCP6.format(port=8000)) == {8000: 2, 0xCFF2: 1}
+    assert connections_by_port("") == {}
+
+
+def test_module(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(host_status, "BOOTED", tmp_path / "not booted")
+    with patch_module_args({"root": str(machine.root)}), pytest.raises(SystemExit):
+        host_status.main()
+    assert json.loads(capsys.readouterr().out)["release"] is None
+    machine.serve()
+    (machine.root / "history.json").write_text("no JSON")
+    with patch_module_args({"root": str(machine.root)}), pytest.raises(SystemExit):
+        host_status.main()
+    failed = json.loads(capsys.readouterr().out)
+    assert failed["failed"]
+    assert "history.json cannot be read" in failed["msg"]
+
+
+# --- healing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("journal", "words"),
+    [
+        ("loading\nRuntimeError: no memory\n\nTrace ends\n", "RuntimeError: no memory"),
+        ("loading\n  killed \n", "killed"),
+        ("Error: " + "x" * 1000, "Error: " + "x" * 293),
+        ("", None),
+    ],
+)
+def test_a_failed_unit_has_last_words(machine: Machine, journal: str, words: str | None) -> None:
+    machine.serve()
+    machine.unit.update(ActiveState="failed", SubState="failed")
+    machine.journal = journal
+    (unit,) = machine.look()["units"]
+    assert (unit["active"], unit["last_words"]) == ("failed", words)
+
+
+@pytest.mark.parametrize(
+    ("active", "restarts", "limit", "given_up"),
+    [("failed", 5, 5, True), ("failed", 4, 5, False), ("failed", 4, 0, False), ("activating", 9, 5, False)],
+)
+def test_a_unit_that_was_started_too_often(
+    machine: Machine, active: str, restarts: int, limit: int, given_up: bool
+) -> None:
+    machine.serve()
+    machine.unit.update(ActiveState=active, NRestarts=str(restarts), StartLimitBurst=str(limit))
+    (unit,) = machine.look()["units"]
+    assert unit["given_up"] is given_up
+
+
+def test_what_a_watch_noted_is_told(machine: Machine) -> None:
+    machine.serve()
+    noted = {"times": 2, "at": "1970-01-12T13:00:00+00:00", "reason": "POST /x was not answered within 600 s"}
+    path = machine.root / "healed" / f"{UNIT}.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(noted))
+    found = machine.look()
+    assert (found["instances"][0]["healed"], found["problems"]) == (noted, [])
+    path.write_text('{"times": 2')
+    found = machine.look()
+    assert found["instances"][0]["healed"] is None
+    (problem,) = found["problems"]
+    assert str(path) in problem

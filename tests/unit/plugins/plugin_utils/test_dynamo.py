@@ -1,0 +1,307 @@
+"""Deployments of Dynamo: a good one has no problem, and one thing wrong is one line that names what to change."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.trtllm.fleet.plugins.filter.dynamo_release import dynamo_release
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import problems, release_row
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe_request import read_request
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_defaults, serving_recipe
+from ansible_collections.trtllm.fleet.tests.unit.roles.test_dynamo_releases import ROWS
+
+IMAGE = "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1"
+Deployment = dict[str, Any]
+
+
+def recipe(worker: str, gpus: list[int], gpus_per_instance: int) -> dict[str, Any]:
+    """A real recipe, for B200 GPUs."""
+    settings = {
+        "worker": worker,
+        "gpu_type": "b200",
+        "gpus": gpus,
+        "gpus_per_instance": gpus_per_instance,
+        "image": IMAGE,
+    }
+    given = {f"serving_recipe_{name}": value for name, value in settings.items()}
+    return dict(serving_recipe(read_request(given, load_defaults(), None)))
+
+
+HALVES = {"prefill": recipe("prefill", [0, 1, 2, 3], 4), "decode": recipe("decode", [4, 5, 6, 7], 4)}
+PAIRS = {kind: recipe(kind, [*range(8)], 4) for kind in ("prefill", "decode")}
+COMMON: Deployment = {
+    "image": IMAGE,
+    "releases": ROWS,
+    "router_mode": "round-robin",
+    "ports": {
+        "dynamo_port": 8000,
+        "dynamo_etcd_port": 2379,
+        "dynamo_etcd_peer_port": 2380,
+        "dynamo_nats_port": 4222,
+        "dynamo_nats_cluster_port": 6222,
+        "dynamo_nats_monitor_port": 8222,
+    },
+    "port_ranges": {"dynamo_prefill_port": 9100, "dynamo_decode_port": 9200},
+    "tls": False,
+    "request_ports_above": 50,
+    "numbers": {"dynamo_migration_limit": ["1", 0], "dynamo_lease_ttl": [30, 1]},
+    "together": [
+        {"dynamo_tls_ca_file": "", "dynamo_tls_certificate_file": "", "dynamo_tls_key_file": ""},
+        {"dynamo_frontend_certificate_file": "/etc/ssl/api.pem", "dynamo_frontend_key_file": "/etc/ssl/api.key"},
+    ],
+}
+ONE: Deployment = {
+    **COMMON,
+    "placement": {part: ["gpu1"] for part in ("control", "frontend", "prefill", "decode")},
+    "known": ["gpu1"],
+    "workers": {"gpu1": HALVES},
+    "addresses": {"gpu1": "127.0.0.1"},
+}
+HOSTS = ["ctl1", "ctl2", "ctl3", "gpu1", "gpu2"]
+FIVE: Deployment = {
+    **COMMON,
+    "placement": {"control": HOSTS[:3], "frontend": ["ctl1", "ctl2"], "prefill": ["gpu1"], "decode": ["gpu2"]},
+    "known": [*HOSTS, "gpu3"],
+    "workers": {"gpu1": {"prefill": PAIRS["prefill"]}, "gpu2": {"decode": PAIRS["decode"]}},
+    "addresses": {host: f"10.0.0.{number}" for number, host in enumerate(HOSTS, 1)},
+}
+
+
+def test_release_row() -> None:
+    for image, name in {
+        IMAGE: "1.3",
+        "registry.example.com:5000/mirror/tensorrtllm-runtime:1.3.1-cuda13": "1.3",
+        "tensorrtllm-runtime:1.0.0@sha256:0": "1.0",
+        "tensorrtllm-runtime:1.6": "1.6",
+    }.items():
+        assert release_row(image, ROWS) == (name, ROWS[name])
+    assert dynamo_release(IMAGE, ROWS) == {**ROWS["1.3"], "name": "1.3"}
+
+
+@pytest.mark.parametrize(
+    ("image", "found"),
+    [
+        ("nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime@sha256:0", "does not tell its release"),
+        ("registry.example.com:5000/tensorrtllm-runtime", "does not tell its release"),
+        ("tensorrtllm-runtime:latest", "does not tell its release"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc19", "does not tell its release"),
+        ("tensorrtllm-runtime:1.10.0", r"Dynamo 1\.10 is not known"),
+        ("tensorrtllm-runtime:0.9.1", r"Dynamo 0\.9 is not known"),
+    ],
+)
+def test_unknown_release(image: str, found: str) -> None:
+    with pytest.raises(AnsibleFilterError, match=found) as refused:
+        dynamo_release(image, ROWS)
+    assert str(refused.value).startswith(f"dynamo_image is {image}, ")
+    assert str(refused.value).endswith("begins with one of 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6.")
+    assert problems({**ONE, "image": image})[0] == str(refused.value)
+
+
+@pytest.mark.parametrize("deployment", [ONE, FIVE], ids=["one host", "five hosts"])
+def test_a_good_deployment(deployment: Deployment) -> None:
+    assert problems(deployment) == []
+
+
+def change(*path: Any, to: Any) -> Callable[[Deployment], None]:
+    """Sets one value of a deployment, anywhere in it."""
+
+    def change(deployment: Deployment) -> None:
+        *groups, last = path
+        for group in groups:
+            deployment = deployment[group]
+        deployment[last] = to
+
+    return change
+
+
+def image(tag: str) -> Callable[[Deployment], None]:
+    """Another release everywhere."""
+
+    def change(deployment: Deployment) -> None:
+        deployment["image"] = IMAGE.replace("1.3.1", tag)
+        for kinds in deployment["workers"].values():
+            for recipe in kinds.values():
+                recipe["image"] = deployment["image"]
+
+    return change
+
+
+def all_of(*changes: Callable[[Deployment], None]) -> Callable[[Deployment], None]:
+    def change(deployment: Deployment) -> None:
+        for each in changes:
+            each(deployment)
+
+    return change
+
+
+def changed(deployment: Deployment, *changes: Callable[[Deployment], None]) -> Deployment:
+    deployment = copy.deepcopy(deployment)
+    all_of(*changes)(deployment)
+    return deployment
+
+
+MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(51)]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "broken", "found", "variable"),
+    [
+        (
+            FIVE,
+            change("placement", "control", to=["ctl1", "ctl2"]),
+            r"dynamo_control_hosts names 2 hosts \(ctl1, ctl2\)",
+            "name one or three",
+        ),
+        (FIVE, change("placement", "control", to=[]), "dynamo_control_hosts names no host", "name one or three"),
+        (
+            FIVE,
+            change("placement", "control", to=["ctl1", "ctl2", "ctl1"]),
+            "dynamo_control_hosts names ctl1 more than once",
+            "once",
+        ),
+        (FIVE, change("placement", "frontend", to=[]), "dynamo_frontend_hosts names no host", "name one"),
+        (FIVE, change("placement", "prefill", to=[]), "dynamo_prefill_hosts names no host", "name one"),
+        (FIVE, change("placement", "decode", to=[]), "dynamo_decode_hosts names no host", "name one"),
+        (FIVE, change("known", to=["ctl1", "ctl2", "gpu1", "gpu2"]), "dynamo_control_hosts names ctl3", "add the host"),
+        (ONE, change("router_mode", to="fastest"), "is fastest, and Dynamo 1.3 has round-robin", "dynamo_router_mode"),
+        (ONE, all_of(image("1.0.2"), change("router_mode", to="least-loaded")), "Dynamo 1.0", "dynamo_router_mode"),
+        (
+            ONE,
+            change("workers", "gpu1", "decode", "model", to="openai/gpt-oss-20b"),
+            r"openai/gpt-oss-120b \(prefill on gpu1\), openai/gpt-oss-20b \(decode on gpu1\)",
+            "serving_recipe_model",
+        ),
+        (
+            FIVE,
+            change("workers", "gpu2", "decode", "engine_options", "kv_cache_config", to=None),
+            r"kv_cache_config\.dtype .* auto \(decode on gpu2\), fp8 \(prefill on gpu1\)",
+            "dynamo_prefill_engine_options and dynamo_decode_engine_options",
+        ),
+        (
+            FIVE,
+            change("workers", "gpu2", "decode", "engine_options", "kv_cache_config", "tokens_per_block", to=64),
+            r"kv_cache_config\.tokens_per_block .* 32 \(prefill on gpu1\), 64 \(decode on gpu2\)",
+            "dynamo_prefill_engine_options and dynamo_decode_engine_options",
+        ),
+        (
+            ONE,
+            change("workers", "gpu1", "prefill", "engine_options", "cache_transceiver_config", "backend", to="NIXL"),
+            r"cache_transceiver_config\.backend .* NIXL \(prefill on gpu1\), UCX \(decode on gpu1\)",
+            "dynamo_prefill_engine_options and dynamo_decode_engine_options",
+        ),
+        (
+            ONE,
+            change("workers", "gpu1", "decode", "image", to="tensorrtllm-runtime:1.2.1"),
+            r"tensorrtllm-runtime:1\.2\.1 \(decode on gpu1\)",
+            "dynamo_image",
+        ),
+        (
+            ONE,
+            change("workers", "gpu1", "decode", "instances", 0, "gpus", to=[2, 3, 4, 5]),
+            "GPU 2, 3 of gpu1",
+            "dynamo_prefill_gpus and dynamo_decode_gpus",
+        ),
+        (
+            ONE,
+            change("ports", "dynamo_port", to=8222),
+            "Port 8222 of gpu1",
+            r"dynamo_nats_monitor_port \(8222\) and of dynamo_port \(8222\)",
+        ),
+        (
+            FIVE,
+            change("ports", "dynamo_port", to=2379),
+            "Port 2379 of ctl1, ctl2 ",
+            r"dynamo_etcd_port \(2379\) and of dynamo_port",
+        ),
+        (
+            ONE,
+            change("port_ranges", "dynamo_prefill_port", to=7950),
+            "Port 8000 of gpu1",
+            r"dynamo_port \(8000\) and of dynamo_prefill_port \(7950, worker N at 7950 \+ N and 8000 \+ N\)",
+        ),
+        (
+            ONE,
+            change("port_ranges", "dynamo_decode_port", to="9150"),
+            "Port 9150 of gpu1",
+            "dynamo_decode_port .* dynamo_prefill_port",
+        ),
+        (
+            FIVE,
+            change("port_ranges", "dynamo_decode_port", to=32767),
+            "dynamo_decode_port is 32767, and gpu2 needs 2 from there",
+            "none above 32767",
+        ),
+        (
+            FIVE,
+            change("workers", "gpu2", "decode", "instances", to=MANY),
+            "gpu2 has 51 decode workers",
+            "dynamo_decode_gpus",
+        ),
+        (
+            FIVE,
+            image("1.1.1"),
+            "dynamo_frontend_hosts names ctl1, ctl2, where no worker runs, .* Dynamo 1.1 ",
+            r"dynamo_image .* \(1\.2, 1\.3, 1\.4, 1\.5, 1\.6\)",
+        ),
+        (FIVE, change("addresses", "gpu2", to="127.0.1.1"), r"gpu2 \(127\.0\.1\.1\)", "dynamo_interface"),
+        (FIVE, change("addresses", "ctl3", to=""), r"ctl3 \(none\)", "dynamo_interface"),
+        (ONE, change("numbers", "dynamo_migration_limit", 0, to="-1"), "dynamo_migration_limit is -1", "0 or more"),
+        (
+            ONE,
+            change("together", 0, "dynamo_tls_key_file", to="/etc/ssl/dynamo.key"),
+            "dynamo_tls_key_file set, and dynamo_tls_ca_file, dynamo_tls_certificate_file not",
+            "all of these, or none",
+        ),
+        (FIVE, change("tls", to=True), "Dynamo 1.3 speaks no TLS with NATS", r"dynamo_image .* \(1\.5, 1\.6\)"),
+    ],
+)
+def test_one_thing_wrong(
+    deployment: Deployment, broken: Callable[[Deployment], None], found: str, variable: str
+) -> None:
+    (problem,) = problems(changed(deployment, broken))
+    assert re.search(found, problem)
+    assert re.search(variable, problem)
+    assert "\n" not in problem
+
+
+@pytest.mark.parametrize(
+    ("deployment", "different"),
+    [
+        # The frontend has the model's files beside the workers.
+        (ONE, image("1.1.1")),
+        (FIVE, image("1.2.1")),
+        (ONE, all_of(image("1.5.1"), change("tls", to=True))),
+        # Ports are a host's own.
+        (FIVE, change("port_ranges", "dynamo_decode_port", to=9100)),
+        (FIVE, change("port_ranges", "dynamo_decode_port", to=8000)),
+        # Of hosts outside of the run neither addresses nor recipes are known.
+        (FIVE, change("addresses", to={})),
+        (FIVE, change("workers", to={})),
+        (ONE, change("workers", "gpu1", "decode", "instances", to=MANY[:50])),
+    ],
+)
+def test_other_good_deployments(deployment: Deployment, different: Callable[[Deployment], None]) -> None:
+    assert problems(changed(deployment, different)) == []
+
+
+def test_all_that_is_wrong_is_told() -> None:
+    found = problems(
+        changed(
+            FIVE,
+            change("placement", "control", to=["ctl1", "ctl4"]),
+            change("router_mode", to="fastest"),
+            change("addresses", "ctl1", to=""),
+        )
+    )
+    assert [problem.split(" ")[0] for problem in found] == [
+        "dynamo_control_hosts",
+        "dynamo_control_hosts",
+        "dynamo_router_mode",
+        "The",
+    ]

@@ -1,0 +1,494 @@
+"""The status of a fleet: verdicts and reasons, the text, and the page."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from ansible_collections.trtllm.fleet.plugins.filter.fleet_status import fleet_status
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status import ROWS, age, make_status, render
+from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+
+TEMPLATES = ROOT / "playbooks/templates"
+NOW = "2026-11-22T22:40:00+00:00"
+DIGEST = "sha256:e35ea1320d51e7c066134a52391d50eb294b7a75c37c1a736f68132956832174"
+RELEASE: dict[str, Any] = {
+    "name": "3f786850e387",
+    "previous": "89e6c98d9288",
+    "number": 2,
+    "verified_at": "2026-11-22T20:10:00+00:00",
+    "recipe": "gpt-oss-120b-h200x8-low_latency",
+    "model": "openai/gpt-oss-120b",
+    "revision": "57476bbab104d89489bd206f997f9da1c2927ce2",
+    "image": "nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
+    "digest": DIGEST,
+    "overrides": {"max_batch_size": 128},
+    "served_model": "gpt-oss-120b",
+}
+GPU = {
+    "index": 0,
+    "product_name": "NVIDIA H200",
+    "memory_used_mib": 71885,
+    "memory_total_mib": 143771,
+    "utilisation_percent": 87,
+    "temperature": 61,
+    "ecc_uncorrected": 0,
+    "recovery_action": None,
+}
+UNREACHABLE = {"unreachable": True, "changed": False, "msg": "Task failed: Failed to connect to the host via ssh: x"}
+
+
+def look(instances: int = 2, **changes: Any) -> dict[str, Any]:
+    """What a host answers on which all is well."""
+    names = [f"serve-{place}" for place in range(instances)]
+    found = {
+        "time": NOW,
+        "release": RELEASE,
+        "units": [
+            {
+                "name": f"trtllm-{name}.service",
+                "release": RELEASE["name"],
+                "active": "active",
+                "sub": "running",
+                "given_up": False,
+                "last_words": None,
+                "restarts": 0,
+                "since": "2026-11-22T22:30:00+00:00",
+            }
+            for name in names
+        ],
+        "instances": [
+            {
+                "name": name,
+                "unit": f"trtllm-{name}.service",
+                "port": 8000 + place,
+                "gpus": [place],
+                "healthy": True,
+                "answer": "HTTP 200",
+                "models": ["gpt-oss-120b"],
+                "healed": None,
+                "connections": 3,
+                "image": f"nvcr.io/nvidia/tensorrt-llm/release@{DIGEST}",
+            }
+            for place, name in enumerate(names)
+        ],
+        "driver": {"state": "ok", "message": "", "version": "580.159.04", "kernel_module": "580.159.04"},
+        "fabric": "Completed",
+        "gpus": [dict(GPU, index=place) for place in range(instances)],
+        "missing": [],
+        "drift": [],
+        "problems": [],
+    }
+    return copy.deepcopy({**found, **changes})
+
+
+def gateway(*hosts: str, **changes: Any) -> dict[str, Any]:
+    """What a gateway answers that sends to two instances of each host."""
+    instance = {
+        "drained": False,
+        "up": True,
+        "state": "is UP L7OK 200",
+        "in_flight": 1,
+        "traffic": {"requests": 60, "failed": 1, "timed": 59, "first_byte_ms_p50": 40.0, "first_byte_ms_p95": 120.0},
+    }
+    return {
+        "running": True,
+        "model": "gpt-oss-120b",
+        "hosts": {name: {f"serve-{place}": {**instance, **changes} for place in range(2)} for name in hosts},
+    }
+
+
+def status(hosts: Mapping[str, Any], gateways: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return make_status(hosts, gateways or {}, list(hosts), NOW)
+
+
+def only(answer: Any, gateways: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The row of a fleet of one."""
+    (host,) = status({"gpu1": answer}, gateways)["hosts"]
+    return dict(host)
+
+
+def broken(host: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The host with its first instance, and the unit of that, changed."""
+    for key, value in changes.items():
+        host["units" if key in host["units"][0] else "instances"][0][key] = value
+    return host
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def test_all_is_well() -> None:
+    gateways = {"gw1": gateway("gpu1", "gpu2"), "gw2": gateway("gpu1", "gpu2")}
+    found = status({"gpu2": look(), "gpu1": look()}, gateways)
+    assert [(host["name"], host["verdict"], host["reasons"]) for host in found["hosts"]] == [
+        ("gpu1", "ok", []),
+        ("gpu2", "ok", []),
+    ]
+    assert found["hosts"][0]["age_seconds"] == 9000
+    assert found["summary"] == {
+        "hosts": 2,
+        "verdicts": {"ok": 2},
+        "instances": 4,
+        "in_rotation": 4,
+        "in_flight": 8,
+        "releases": 1,
+        "gateways": 2,
+        "gateways_running": 2,
+    }
+    (first, _second) = found["gateways"]
+    assert first["traffic"]["requests"] == 240
+    assert (first["in_rotation"], first["in_flight"], first["strangers"]) == (4, 4, [])
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_without_a_gateway_those_that_serve_are_in_rotation() -> None:
+    found = status({"gpu1": look(), "gpu2": broken(look(), active="failed")})
+    assert [host["verdict"] for host in found["hosts"]] == ["ok", "degraded"]
+    assert [found["summary"][key] for key in ("in_rotation", "in_flight", "gateways")] == [3, 12, 0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict", "reason"),
+    [
+        (UNREACHABLE, "unreachable", "It could not be reached: Failed to connect to the host via ssh: x"),
+        ({"msg": "/etc/x cannot be read"}, "unreachable", "It could not be looked at: /etc/x cannot be read"),
+        (None, "unreachable", "It could not be looked at: no answer"),
+        (
+            look(release=None, instances=0),
+            "nothing",
+            "",
+        ),
+        (
+            look(release=None) | {"instances": []},
+            "degraded",
+            "Its units are of a release that was never verified: a run that goes on, or was interrupted.",
+        ),
+        (
+            look() | {"instances": []},
+            "degraded",
+            "The release.json of its release cannot be read, or has no instance.",
+        ),
+        (
+            broken(look(1), active="failed"),
+            "down",
+            "serve-0 does not run: its unit is failed for 10 min.",
+        ),
+        (
+            broken(look(1), healthy=False, answer="connection refused"),
+            "down",
+            "serve-0 runs for 10 min and does not serve: connection refused.",
+        ),
+        (
+            broken(look(), models=["another"]),
+            "degraded",
+            "serve-0 serves another and not gpt-oss-120b.",
+        ),
+        (
+            broken(look(), restarts=3),
+            "degraded",
+            "serve-0 was restarted 3 times by systemd, the last time 10 min ago.",
+        ),
+        (broken(look(), restarts=3, since="2026-11-22T22:00:00+00:00"), "ok", ""),
+        (
+            broken(look(1), active="failed", given_up=True, restarts=5),
+            "down",
+            "serve-0 ended as often as its start limit allows, and systemd has given it up for 10 min.",
+        ),
+        (
+            broken(look(), healed={"times": 1, "at": "2026-11-22T20:10:00+00:00", "reason": "POST /x: HTTP 500"}),
+            "degraded",
+            "serve-0 was killed once for not answering, the last time 2 h ago: POST /x: HTTP 500.",
+        ),
+        (
+            broken(look(), healed={"times": 1, "at": "2026-11-21T20:10:00+00:00", "reason": "POST /x: HTTP 500"}),
+            "ok",
+            "",
+        ),
+        (look(missing=["0000:00:09.0"]), "degraded", "These GPUs do not work: 0000:00:09.0."),
+        (look(fabric="In Progress"), "degraded", "The NVLink fabric is not ready: In Progress."),
+        (
+            look(gpus=[dict(GPU, recovery_action="Reset")]),
+            "degraded",
+            "GPU 0 does not work as it is: the driver asks for Reset.",
+        ),
+        (
+            look(gpus=[dict(GPU, ecc_uncorrected=2)]),
+            "degraded",
+            "GPU 0 had 2 memory errors that were not corrected.",
+        ),
+        (
+            look(driver={"state": "timeout", "message": "nvidia-smi gave no answer", "version": None}),
+            "degraded",
+            "The driver is timeout: nvidia-smi gave no answer.",
+        ),
+        (broken(look(problems=["docker: x"])), "degraded", "A look failed: docker: x."),
+        # systemd does not answer, and the instance does.
+        (broken(look(), active="unknown", since=None), "ok", ""),
+    ],
+)
+def test_verdicts_and_their_reasons(answer: Any, verdict: str, reason: str) -> None:
+    host = only(answer)
+    assert (host["verdict"], host["reasons"]) == (verdict, [reason] if reason else [])
+
+
+def test_drift_degrades_and_is_told_once() -> None:
+    sentence = "the loaded kernel module is not of the installed version: reboot the host"
+    drift = [{"about": "driver", "sentence": sentence}]
+    host = only(look(drift=drift, driver={"state": "mismatch", "message": sentence, "version": "580.159.04"}))
+    assert (host["verdict"], host["reasons"], host["drift"]) == ("degraded", [], drift)
+
+
+# --- gateways ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_drained_host_is_drained_whatever_else() -> None:
+    gateways = {"gw2": gateway("gpu1", drained=True), "gw1": gateway("gpu1", drained=True)}
+    host = only(broken(look(), active="inactive"), gateways)
+    assert host["verdict"] == "drained"
+    assert host["reasons"] == [
+        "serve-0 does not run: its unit is inactive for 10 min.",
+        "serve-0 is drained, so it gets nothing new, at gw1, gw2.",
+        "serve-1 is drained, so it gets nothing new, at gw1, gw2.",
+    ]
+    assert not any(one["in_rotation"] for one in host["instances"])
+
+
+def test_what_one_gateway_has_otherwise() -> None:
+    host = only(look(), {"gw1": gateway("gpu1"), "gw2": gateway("gpu1", drained=True)})
+    assert (host["verdict"], host["reasons"][0]) == ("degraded", "serve-0 is drained, so it gets nothing new, at gw2.")
+    host = only(look(), {"gw1": gateway("gpu1", up=False, state="is DOWN L4CON")})
+    assert host["reasons"][0] == "Gateway gw1 sends nothing to serve-0, which is DOWN L4CON."
+    host = only(look(3), {"gw1": gateway("gpu1")})
+    assert host["reasons"] == ["Gateway gw1 does not know serve-2."]
+    assert [one["in_rotation"] for one in host["instances"]] == [True, True, False]
+    host = only(look(), {"gw1": gateway("gpu2")})
+    assert host["reasons"] == ["Gateway gw1 does not know it, so it sends it nothing."]
+    host = only(look(), {"gw1": gateway("gpu1"), "gw2": {**gateway("gpu7"), "model": "another"}})
+    assert (host["verdict"], host["reasons"]) == ("ok", []), "a gateway of another model"
+
+
+def test_gateways_that_do_not_answer() -> None:
+    gateways = {"gw1": UNREACHABLE, "gw2": {"running": False, "hosts": {}, "model": ""}, "gw3": {"msg": "broken"}}
+    found = status({"gpu1": look()}, gateways)
+    assert [(one["state"], one["message"]) for one in found["gateways"]] == [
+        ("unreachable", "It could not be reached: Failed to connect to the host via ssh: x"),
+        ("not running", ""),
+        ("unreachable", "It could not be looked at: broken"),
+    ]
+    assert found["hosts"][0]["verdict"] == "ok", "no fault of the host"
+    assert [found["summary"][key] for key in ("in_rotation", "instances", "gateways_running")] == [0, 2, 0]
+
+
+def test_gateways_tell_of_a_host_that_does_not_answer() -> None:
+    host = only(UNREACHABLE, {"gw1": gateway("gpu1", up=False)})
+    assert [(one["name"], one["in_rotation"], one["load"]) for one in host["instances"]] == [
+        ("serve-0", False, 1),
+        ("serve-1", False, 1),
+    ]
+
+
+def test_strangers_behind_a_gateway() -> None:
+    found = status({"gpu1": look()}, {"gw1": gateway("gpu10", "gpu1", "gpu9")})
+    assert found["gateways"][0]["strangers"] == ["gpu9", "gpu10"]
+    assert "Behind it and not in the inventory: gpu9, gpu10." in render(found)
+
+
+# --- releases ---------------------------------------------------------------------------------------------------------
+
+
+def test_different_releases_are_apart_and_names_alone_make_none() -> None:
+    other = dict(RELEASE, name="0123456789ab", digest="sha256:0", number=1)
+    same = dict(RELEASE, name="ba9876543210")  # another host of the same, with another way to its GPUs
+    hosts = {"gpu1": look(release=other), "gpu2": look(), "gpu3": look(release=same), "gpu4": UNREACHABLE}
+    found = status(hosts)
+    assert [(one["names"], one["hosts"]) for one in found["releases"]] == [
+        (["3f786850e387", "ba9876543210"], ["gpu2", "gpu3"]),
+        (["0123456789ab"], ["gpu1"]),
+    ]
+    assert [host["group"] for host in found["hosts"]] == [1, 0, 0, None]
+    assert found["summary"]["releases"] == 2
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+TEXT = """\
+3 hosts: 1 ok, 1 degraded, 1 unreachable. 4 of 4 instances in rotation, 4 requests in flight, 1 release, 1 of 1 gateway
+
+gpt-oss-120b-h200x8-low_latency on 2 hosts: release 3f786850e387
+  openai/gpt-oss-120b at 57476bbab104, nvcr.io/nvidia/tensorrt-llm/release:1.2.1 (e35ea1320d51)
+  set here: max_batch_size=128
+  host  verdict   release          age  serves  rotation  load  restarts  driver      GPUs  memory  busy  hottest
+  gpu1  ok        #2 3f786850e387  2 h  2/2     2/2       2     0         580.159.04  2     50 %    87 %  61 C
+  gpu2  degraded  #2 3f786850e387  2 h  2/2     2/2       2     0         580.159.04  2     50 %    87 %  61 C
+    - drift: /etc/x/engine.yaml is not as it was written
+
+without a verified release, or not looked at
+  host  verdict      release  age  serves  rotation  load  restarts  driver  GPUs  memory  busy  hottest
+  gpu3  unreachable  -        -    -       0/0       0     -         -       -     -       -     -
+    - It could not be reached: Failed to connect to the host via ssh: x
+
+gateway  state    in rotation  drained  in flight  last minute   failed  first byte, p95
+gw1      running  4/4          0        4          240 requests  4       120 ms
+"""
+
+
+def test_text() -> None:
+    drift = [{"about": "engine.yaml", "sentence": "/etc/x/engine.yaml is not as it was written"}]
+    hosts = {"gpu1": look(), "gpu2": look(drift=drift), "gpu3": UNREACHABLE}
+    assert render(status(hosts, {"gw1": gateway("gpu1", "gpu2")})) == TEXT.rstrip("\n")
+
+
+def test_a_large_fleet_still_fits() -> None:
+    hosts = {f"gpu{number}": look() for number in range(1, ROWS + 10)}
+    hosts["gpu7"] = broken(look(), active="failed")
+    lines = render(status(hosts)).splitlines()
+    assert len(lines) < 12
+    assert "  ok: gpu[1:6], gpu[8:39]" in lines
+    assert any(line.startswith("  gpu7  degraded") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-"), (0, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200000, "2 d")]
+)
+def test_age(seconds: float | None, text: str) -> None:
+    assert age(seconds) == text
+
+
+def test_filter() -> None:
+    variables = {"gpu1": {"__status_look": look()}, "gw1": {}, "gpu2": {}}
+    found = fleet_status(["gpu1", "gpu2"], variables, [{**gateway("gpu1"), "__status_gateway": "gw1"}], NOW)
+    assert [host["verdict"] for host in found["data"]["hosts"]] == ["ok", "unreachable"]
+    assert found["data"]["gateways"][0]["name"] == "gw1"
+    assert found["text"] == render(found["data"])
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """What a browser makes of a page: its elements, attributes and text; tags that do not match fail the test."""
+
+    VOID = ("meta", "input", "br")
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.words: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(" ".join(data.split()))
+
+    @property
+    def text(self) -> str:
+        return " ".join(word for word in self.words if word)
+
+
+def html(data: dict[str, Any]) -> str:
+    # As Ansible sets them; undefined is an error there, too.
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), trim_blocks=True, undefined=StrictUndefined)
+    return environment.get_template("status.html.j2").render(fleet_status=data)
+
+
+def page(data: dict[str, Any]) -> Page:
+    return Page(html(data))
+
+
+def test_page_shows_the_fleet() -> None:
+    drift = [{"about": "engine.yaml", "sentence": "it was changed"}]
+    hosts = {"gpu1": look(), "gpu2": look(drift=drift), "gpu3": UNREACHABLE}
+    shown = page(status(hosts, {"gw1": gateway("gpu1", "gpu2")}))
+    for words in (
+        "Hosts ok 1 of 3 1 unreachable 1 degraded",
+        "Instances in rotation 4 of 4",
+        "Requests in flight 4",
+        "Releases in use 1",
+        "gpu2 degraded A #2 3f786850e387 2 h",
+        "Drift: 1 engine.yaml : it was changed",
+        "It could not be reached: Failed to connect to the host via ssh: x",
+        "gw1 running 4 of 4 0 4 240 requests 4 40 / 120 ms",
+    ):
+        assert words in shown.text
+    assert ("style", "--share: 50") in shown.attributes
+    assert ("class", "verdict degraded") in shown.attributes
+
+
+def test_page_without_gateways_gpus_or_anything() -> None:
+    bare = look(0, release=None, fabric=None, driver={"state": "absent", "message": "no smi", "version": None})
+    assert "Gateways none" in page(status({"gpu1": bare})).text
+    assert "0 of 0" in page(status({})).text
+    unknown = {**GPU, "memory_used_mib": None, "memory_total_mib": None, "utilisation_percent": None}
+    page(status({"gpu1": look(gpus=[unknown | {"temperature": None, "product_name": None, "ecc_uncorrected": None}])}))
+
+
+def test_page_needs_nothing_from_elsewhere() -> None:
+    text = html(status({"gpu1": look()}, {"gw1": gateway("gpu1")}))
+    assert not re.search(r"https?:|url\(|@import|<link|<img|\bsrc=", text)
+    assert "default-src 'none'" in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def hostile(value: Any) -> Any:
+    """The same answer with a script in each text that a host chooses."""
+    if isinstance(value, Mapping):
+        return {key: hostile(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [hostile(one) for one in value]
+    keep = isinstance(value, str) and not re.fullmatch(r"\d{4}-.*|active|running|ok|.*\.service|3f786850e387", value)
+    return f"""{value}'"><script>alert(1)</script>""" if keep else value
+
+
+def test_page_escapes_everything() -> None:
+    drift = [{"about": "a file", "sentence": "a sentence"}]
+    answer = look(drift=drift, problems=["a problem"], missing=["a GPU"], driver={**look()["driver"], "message": "m"})
+    evil, name = hostile(answer), "<script>gpu1</script>"
+    evil["release"]["overrides"] = {"<script>key": ["<script>value"]}
+    evil["release"]["number"] = "<script>2"
+    evil["gpus"][0].update(dict.fromkeys(("index", "temperature", "ecc_uncorrected"), "<script>x"))
+    answered = {**gateway(name, "<script>stranger", state="<script>state"), "model": "<script>"}
+    gateways = {"<script>gw1": answered, "gw2": {"msg": "<script>broken"}}
+    data = make_status({name: evil, "gpu2": {"msg": "<script>"}}, gateways, [], "<script>now")
+    shown = page(data)
+    assert shown.tags.count("script") == 1, "our own"
+    assert not [name for name, _value in shown.attributes if name.startswith("on")]
+    assert name in shown.text
+    assert "a sentence'\"><script>alert(1)</script>" in shown.text
+
+
+def test_every_value_of_the_page_is_escaped() -> None:
+    """Ansible escapes nothing by itself, so a place that was forgotten is only found here."""
+    source = (TEMPLATES / "status.html.j2").read_text()
+    values = re.findall(r"\{\{(.*?)\}\}", source, re.DOTALL)
+    macros = r"age|share|or_dash|milliseconds|letter|short"
+    loose = [
+        value.strip()
+        for value in values
+        if not re.search(r"\|\s*e\s*$", value)
+        and not re.match(rf"\s*({macros})\(", value)
+        and not re.fullmatch(r"\s*'[^']*' if .*? else '[^']*'\s*", value)
+    ]
+    # Fixed names of ours, and a letter by number.
+    assert loose == ["'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[number] if number < 26 else number + 1", *["verdict"] * 3]

@@ -1,0 +1,99 @@
+"""What role trtllm_server writes, rendered by Ansible itself, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.tests.unit.plugins.plugin_utils.test_documents import ROOT, deployed, values
+
+RECIPE: dict[str, Any] = {
+    "name": "a-recipe",
+    "model": "openai/gpt-oss-120b",
+    "image": "example.com/release:1.2.1",
+    "release": "1.2",
+    "instances": [{"name": "serve-0", "gpus": [0], "port": 8000}],
+    "engine_options": {},
+    "environment": {},
+    "flags": {},
+}
+
+
+@pytest.mark.parametrize("limits", [{}, {"cap_add": None}, {"cap_add": []}, {"cap_add": ["SYS_NICE", "IPC_LOCK"]}])
+def test_capabilities_are_added(limits: dict[str, Any]) -> None:
+    (unit,) = deployed({**RECIPE, "limits": {"ipc": None, "shm_size": None, "ulimits": {}, **limits}})[1]
+    assert values(unit.split(), "--cap-add") == (limits.get("cap_add") or [])
+
+
+def test_starts_that_hang_for_as_long_as_they_may_are_counted_as_well() -> None:
+    (unit,) = deployed({**RECIPE, "limits": {"ipc": None, "shm_size": None, "ulimits": {}}})[1]
+    said = dict(line.split("=", 1) for line in whole_lines(unit) if "=" in line and line[0].isalpha())
+    watch = said["ExecStartPost"].split()
+    a_start = sum(float(seconds) for seconds in (*watch[-2:], said["RestartSec"]))
+    assert float(said["StartLimitIntervalSec"]) > int(said["StartLimitBurst"]) * a_start
+
+
+def whole_lines(unit: str) -> list[str]:
+    return unit.replace("\\\n", "").splitlines()
+
+
+def test_the_watchdog_has_a_unit_of_its_own() -> None:
+    """A process that maps libssl in the engine's own unit would have needrestart restart the engine."""
+    (unit,) = deployed({**RECIPE, "limits": {"ipc": None, "shm_size": None, "ulimits": {}}})[1]
+    (line,) = [line for line in whole_lines(unit) if "watch.py" in line]
+    runner, program = line.split(" /usr/bin/python3 ")
+    assert runner.startswith("ExecStartPost=-/usr/bin/systemd-run ")
+    assert {"--no-block", "--unit=trtllm-watch-serve-0"} <= set(runner.split())
+    assert {f"--property={name}=trtllm-serve-0.service" for name in ("BindsTo", "After")} <= set(runner.split())
+    names = ["trtllm-serve-0.service", "trtllm-serve-0", "http://127.0.0.1:8000", "gpt-oss-120b", "0"]
+    assert program.split() == ["@release@/watch.py", *names, "600", "3600"]
+
+
+def ran(folder: Path, role: str, entry: str, name: str) -> tuple[int, str]:
+    """Exit status and output of a play on this machine that runs a role, and shows the preflight's problems."""
+    weights = {"path": "/nowhere", "vocabulary_dir": "/nowhere"}
+    play = {
+        "hosts": "localhost",
+        "gather_facts": False,
+        "vars": {
+            "serving_recipe_name": name,
+            "serving_recipe_gpu_type": "b200",
+            "serving_recipe_gpus": [4, 5, 6, 7],
+            "model_weights_result": weights,
+        },
+        "tasks": [
+            {"import_role": {"name": "trtllm.fleet.serving_recipe"}},
+            {"import_role": {"name": f"trtllm.fleet.{role}", "tasks_from": entry}},
+            {"debug": {"var": "__preflight_problems"}},
+        ],
+    }
+    playbook = folder / "playbook.yml"
+    playbook.write_text(json.dumps([play]))
+    program = Path(sys.executable).parent / "ansible-playbook"
+    command: list[str | Path] = [program, "--inventory=localhost,", "--connection=local", playbook]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    # Ansible folds long lines.
+    return run.returncode, " ".join((run.stdout + run.stderr).split())
+
+
+@pytest.mark.parametrize(
+    ("role", "entry", "stops"),
+    [("trtllm_server", "main", True), ("trtllm_server", "pull", True), ("preflight", "recipe", False)],
+)
+def test_a_part_of_disaggregated_serving_is_refused(tmp_path: Path, role: str, entry: str, stops: bool) -> None:
+    status, output = ran(tmp_path, role, entry, "dynamo_guide_decode")
+    assert "serving_recipe_name: dynamo_guide_decode is the decode worker of disaggregated serving" in output
+    assert "Check for the image" not in output
+    assert (status != 0) is stops
+    assert "changed=0" in output
+
+
+def test_what_serves_by_itself_is_not_refused(tmp_path: Path) -> None:
+    status, output = ran(tmp_path, "preflight", "recipe", "blog9_low_latency")
+    assert status == 0, output
+    assert "__preflight_problems: []" in output
