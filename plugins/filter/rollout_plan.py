@@ -97,8 +97,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import OPERAT
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.rollout import (
     Host,
     RolloutError,
-    goes,
     in_rotation,
+    instance_batches,
     steps,
     text,
 )
@@ -125,13 +125,13 @@ def host(
     name: str, variables: Mapping[str, Any], gateways: Sequence[Mapping[str, Any]]
 ) -> tuple[Host, list[list[str]]]:
     """A host, and in which goes its instances are switched."""
-    outlook = variables["trtllm_server_outlook"]
+    outlook = variables["trtllm_server_plan"]
     runs, wanted, recipe = outlook["runs"], outlook["wanted"], outlook["recipe"]
     served = (runs["description"] or {}).get("instances", [])
     platform = [] if outlook["back"] else variables.get("rollout_platform", [])
     # What runs is something else than what was verified.
     edited = outlook["restart"] and runs["verified"] == wanted
-    chosen = goes(served, recipe["instances"], whole=edited or bool(platform))
+    chosen = instance_batches(served, recipe["instances"], whole=edited or bool(platform))
     return Host(
         name=name,
         runs="" if edited else runs["verified"],
@@ -156,7 +156,7 @@ def rollout_plan(
     bake: float,
 ) -> dict[str, Any]:
     """The plan of a rollout, as DOCUMENTATION tells."""
-    outlooks = {name: variables[name]["trtllm_server_outlook"] for name in hosts}
+    outlooks = {name: variables[name]["trtllm_server_plan"] for name in hosts}
     found, releases = {name: host(name, variables[name], gateways) for name in hosts}, {}
     for outlook in outlooks.values():
         recipe, served = outlook["recipe"], outlook["runs"]["description"]

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import leased
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import background_command
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
 
@@ -140,10 +140,10 @@ def line(progress: Mapping[str, Any], seconds: float) -> str:
 def end(folder: Path) -> None:
     """End a command that was begun in a folder, and see it end."""
     with suppress(OSError):
-        os.utime(folder / leased.LEASE, (0, 0))  # nobody asks for it any longer
-    deadline = time.monotonic() + leased.GRACE_SECONDS * 2
-    while not (folder / leased.END).exists() and time.monotonic() < deadline:
-        time.sleep(leased.LOOK_SECONDS)
+        os.utime(folder / background_command.LEASE, (0, 0))  # nobody asks for it any longer
+    deadline = time.monotonic() + background_command.GRACE_SECONDS * 2
+    while not (folder / background_command.END).exists() and time.monotonic() < deadline:
+        time.sleep(background_command.LOOK_SECONDS)
 
 
 # --- what it gave -----------------------------------------------------------------------------------------------------

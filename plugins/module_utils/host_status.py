@@ -33,7 +33,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import p
 NET = Path("/proc/net")
 # Of module docker_daemon_config: the file, and what it was asked for.
 DAEMON = (Path("/etc/docker/daemon.json"), Path("/var/lib/trtllm-fleet/daemon.json.state"))
-# What the watches of the instances have done since the host booted: roles/trtllm_server/files/watch.py.
+# What the watches of the instances have done since the host booted: roles/trtllm_server/files/watchdog.py.
 HEALED = Path("/run/trtllm-fleet/healed")
 ESTABLISHED = "01"  # include/net/tcp_states.h
 
@@ -201,8 +201,8 @@ class HostStatus:
             "active": active,
             "sub": shown.get("SubState", ""),
             # systemd's own word for it, the result start-limit-hit, it writes over no other result.
-            "given_up": active == "failed" and 0 < limit <= restarts,
-            "last_words": self._last_words(name, shown.get("ExecMainPID", "0")) if active == "failed" else None,
+            "start_limit_reached": active == "failed" and 0 < limit <= restarts,
+            "last_log_line": self._last_words(name, shown.get("ExecMainPID", "0")) if active == "failed" else None,
             "restarts": restarts,
             "since": _iso(self._clock() - (self._monotonic() - changed)) if changed else None,
         }

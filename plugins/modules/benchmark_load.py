@@ -234,7 +234,11 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import aiperf, benchmark_serving, leased
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import (
+    aiperf,
+    background_command,
+    benchmark_serving,
+)
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.measured import ToolError
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 
@@ -258,7 +262,7 @@ def begin(given: dict[str, Any], point: dict[str, Any], folder: Path) -> None:
     else:
         argv = benchmark_serving.command(point, given["image"], given["container_options"], folder)
         cleanup = ["docker", "rm", "--force", benchmark_serving.CONTAINER]
-    leased.start(folder, argv, environment, given["timeout"], given["lease"], cleanup)
+    background_command.start(folder, argv, environment, given["timeout"], given["lease"], cleanup)
 
 
 def main() -> None:
@@ -298,10 +302,10 @@ def main() -> None:
     try:
         if not folder.exists():
             begin(given, point, folder)
-        end, log = leased.look(folder)
+        end, log = background_command.look(folder)
         while end is None and time.monotonic() < deadline:
-            time.sleep(leased.LOOK_SECONDS)
-            end, log = leased.look(folder)
+            time.sleep(background_command.LOOK_SECONDS)
+            end, log = background_command.look(folder)
     except OSError as error:
         module.fail_json(msg=f"{given['tool']} cannot be run in {folder}: {error}", finished=True)
     progress = tool.progress(log)
@@ -311,11 +315,11 @@ def main() -> None:
     tail = [line for line in log.splitlines() if line.strip()][-LOG_LINES:]
     try:
         if end.reason != "ended":
-            raise ToolError(f"{given['tool']} {leased.describe(end)}")
+            raise ToolError(f"{given['tool']} {background_command.describe(end)}")
         measured, raw = tool.read(folder, point)
     except ToolError as error:
         module.fail_json(
-            msg="\n".join([f"{error} ({given['tool']} {leased.describe(end)}). It said last:", *tail]),
+            msg="\n".join([f"{error} ({given['tool']} {background_command.describe(end)}). It said last:", *tail]),
             finished=True,
             progress=progress,
         )

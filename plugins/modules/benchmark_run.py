@@ -72,7 +72,7 @@ options:
     type: dict
     required: true
   ran_on:
-    description: What it runs on, by host, as P(trtllm.fleet.benchmark_subject#filter) makes it. It is kept as it is.
+    description: What it runs on, by host, as P(trtllm.fleet.system_under_test#filter) makes it. It is kept as it is.
     type: dict
     default: {}
   results_dir:

@@ -161,7 +161,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils import evaluation
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import leased
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import background_command
 from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import EvaluationError
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import Client, Deadline, EndpointError, HttpError
@@ -200,13 +200,13 @@ def begin(given: dict[str, Any], folder: Path) -> None:
     if given["ca_path"]:
         environment["SSL_CERT_FILE"] = given["ca_path"]
     argv = [given["python"], given["program"], str(folder / "request.json")]
-    leased.start(folder, argv, environment, given["timeout"], given["lease"])
+    background_command.start(folder, argv, environment, given["timeout"], given["lease"])
 
 
-def turn(given: dict[str, Any], folder: Path) -> tuple[leased.End | None, str]:
+def turn(given: dict[str, Any], folder: Path) -> tuple[background_command.End | None, str]:
     """Watch it for a turn: how it ended, None while it runs, and the last of its output. Raises EvaluationError."""
     deadline = time.monotonic() + given["turn"]
-    end, log = leased.look(folder)
+    end, log = background_command.look(folder)
     while end is None and time.monotonic() < deadline:
         time.sleep(ASK_SECONDS)
         problem = unwell(given)
@@ -215,10 +215,10 @@ def turn(given: dict[str, Any], folder: Path) -> tuple[leased.End | None, str]:
         elif time.time() - (folder / WELL).stat().st_mtime > given["patience"]:
             evaluation.end(folder)
             raise EvaluationError(
-                f"The endpoint has not been well for {given['patience']:g} s (evaluation_patience), so the evaluation"
-                f" was ended. {problem}"
+                f"The endpoint has not been well for {given['patience']:g} s (evaluation_unhealthy_timeout), so the"
+                f" evaluation was ended. {problem}"
             )
-        end, log = leased.look(folder)
+        end, log = background_command.look(folder)
     return end, log
 
 
@@ -257,7 +257,9 @@ def main() -> None:
         lacking = end is not None and len(told["results"]) < len(given["names"]) * len(given["efforts"])
         if end is not None and (lacking or end.rc):
             tail = [line for line in log.splitlines() if line.strip()][-LOG_LINES:]
-            raise EvaluationError("\n".join([f"The evaluation {leased.describe(end)}. It said last:", *tail]))
+            raise EvaluationError(
+                "\n".join([f"The evaluation {background_command.describe(end)}. It said last:", *tail])
+            )
     except (EvaluationError, OSError, ValueError) as error:
         module.fail_json(msg=str(error), **{**told, "finished": True})
     module.exit_json(changed=True, **told)

@@ -316,9 +316,9 @@ from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.apt_mirror import Repository, available_versions
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
-from ansible_collections.trtllm.fleet.plugins.module_utils.host import Wanted, examine
-from ansible_collections.trtllm.fleet.plugins.module_utils.packages import Repository, available_versions
+from ansible_collections.trtllm.fleet.plugins.module_utils.preflight_checks import Wanted, examine
 
 DISK = {
     "path": {"type": "path", "required": True},

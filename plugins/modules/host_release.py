@@ -42,9 +42,9 @@ options:
       - V(verified) remembers that release O(name) was proven, and removes old releases. Then it removes the images that
         role P(trtllm.fleet.container_image#role) brought for them, unless a kept release names them or a container uses
         them.
-      - V(withdrawn) stops and removes the units of all releases. The releases stay.
+      - V(stopped) stops and removes the units of all releases. The releases stay.
     type: str
-    choices: [staged, started, verified, withdrawn]
+    choices: [staged, started, verified, stopped]
     required: true
   files:
     description:
@@ -120,15 +120,15 @@ name:
   sample: 3f786850e387
 path:
   description: Directory of the release.
-  returned: except for V(withdrawn)
+  returned: except for V(stopped)
   type: str
   sample: /etc/trtllm-fleet/releases/3f786850e387
 previous:
   description:
     - Name of the release to go back to if that is another one, else empty. It is the one that was verified last.
     - Where none was, it is the one that all units are links into, if nothing of it is missing.
-    - With V(withdrawn), the one that was run until then.
-  returned: for V(staged) and V(withdrawn)
+    - With V(stopped), the one that was run until then.
+  returned: for V(staged) and V(stopped)
   type: str
   sample: 89e6c98d9288
 replaces:
@@ -166,7 +166,7 @@ description:
   sample: {model: openai/gpt-oss-120b}
 started:
   description: Units that were started.
-  returned: for V(started) and V(withdrawn)
+  returned: for V(started) and V(stopped)
   type: list
   elements: str
   sample: [trtllm-serve-0.service, trtllm-serve-1.service]
@@ -217,7 +217,7 @@ def apply(releases: HostReleases, given: dict[str, Any]) -> dict[str, Any]:
         result = dict(changed=changed, path=str(releases.path(name)), removed=removed, images_removed=images_removed)
         return dict(result, warnings=[f"An image of an earlier release stays. {reason}" for reason in left])
     before = releases.serving()
-    if state == "withdrawn":
+    if state == "stopped":
         plan = releases.withdraw()
     else:
         plan = releases.start(name, given["restart"], given["units"], given["only"])
@@ -231,7 +231,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
             root=dict(type="path", default="/etc/trtllm-fleet"),
-            state=dict(type="str", required=True, choices=["staged", "started", "verified", "withdrawn"]),
+            state=dict(type="str", required=True, choices=["staged", "started", "verified", "stopped"]),
             files=dict(type="dict"),
             secrets=dict(type="dict", no_log=True),
             name=dict(type="str"),

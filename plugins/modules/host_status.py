@@ -94,11 +94,11 @@ units:
       description: Its C(SubState) in systemd's words.
       type: str
       sample: running
-    given_up:
+    start_limit_reached:
       description: Whether it failed and systemd does not start it any more, as it was started too often.
       type: bool
       sample: false
-    last_words:
+    last_log_line:
       description: Of a failed unit, the last error in its journal, else the last line there.
       type: str
       sample: null

@@ -229,7 +229,13 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
     file_system,
     read_manifest,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.weights.staging import Room, describe, prove, remove, stage
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights.staging import (
+    Room,
+    describe,
+    remove,
+    stage,
+    verify_snapshot,
+)
 
 
 def apply(path: Path, given: dict[str, Any], dry: bool) -> dict[str, Any]:
@@ -251,7 +257,7 @@ def apply(path: Path, given: dict[str, Any], dry: bool) -> dict[str, Any]:
         room = Room(given["margin"], given["reserved"])
         outcome = stage(path, manifest, [Path(source) for source in given["sources"]], room, full, dry)
     else:
-        outcome = prove(path, manifest, given["keep"], given["keep_named_in"], full, dry)
+        outcome = verify_snapshot(path, manifest, given["keep"], given["keep_named_in"], full, dry)
     found, place = outcome.found, file_system(path)
     before = {file.path for file in found.good}
     after = before.union(outcome.reused)

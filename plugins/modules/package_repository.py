@@ -126,7 +126,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.packages import PackagesError, Repository, write_repository
+from ansible_collections.trtllm.fleet.plugins.module_utils.apt_mirror import PackagesError, Repository, write_repository
 
 
 def main() -> None:

@@ -200,14 +200,14 @@ def begun(host: Fleet, options: dict[str, Any]) -> subprocess.Popen[str]:
 
 
 def test_a_server_that_dies_ends_the_run(host: Fleet, untouched: str, options: dict[str, Any], tmp_path: Path) -> None:
-    process = begun(host, {**options, "evaluation_patience": 15})
+    process = begun(host, {**options, "evaluation_unhealthy_timeout": 15})
     host.shell(f"systemctl stop {UNIT}")
     began = time.monotonic()
     output, _nothing = process.communicate(timeout=PATIENCE)
     assert time.monotonic() - began < 120
     run = Run(process.returncode, output)
     assert run.status != 0
-    assert "has not been well for 15 s (evaluation_patience)" in " ".join(run.output.split())
+    assert "has not been well for 15 s (evaluation_unhealthy_timeout)" in " ".join(run.output.split())
     assert not tool_runs(host)
     _folder, result = kept(tmp_path)
     assert result["state"] == "failed"

@@ -193,7 +193,7 @@ def test_the_watchdog_lives_as_long_as_its_instance(host: Fleet) -> None:
 
     processes = host.shell(f"systemd-cgls --no-pager --unit {UNIT}")
     assert "docker" in processes
-    assert "watch.py" not in processes
+    assert "watchdog.py" not in processes
     before, first = show(host, "InvocationID"), watchdog()
     host.shell(f"systemctl restart {WATCHDOG}")
     assert watchdog() not in (first, "0")
@@ -228,9 +228,11 @@ def test_what_ends_again_and_again_is_given_up(host: Fleet, tmp_path: Path) -> N
     assert until(lambda: show(host, "ActiveState") == "failed")
     row = status(host, tmp_path)
     assert row["verdict"] == "down"
-    given_up, last_words, *_rest = row["reasons"]
-    assert given_up.startswith("serve-0 ended as often as its start limit allows, and systemd has given it up")
-    assert "insufficient GPU memory" in last_words
+    start_limit_reached, last_log_line, *_rest = row["reasons"]
+    assert start_limit_reached.startswith(
+        "serve-0 ended as often as its start limit allows, and systemd has given it up"
+    )
+    assert "insufficient GPU memory" in last_log_line
     host.shell(f"rm {FAULT}")
     run = host.playbook("site.yml", **VARIABLES)
     assert run.status == 0, run.output

@@ -4,7 +4,8 @@
 """Two results beside each other: which of their figures differ by more than noise, and what else differs.
 
 The test is Welch's, on the logarithms of the rounds' values, with Holm's correction over everything that is compared.
-How often it is wrong is in docs/benchmark-comparison.md, and in tests/unit/plugins/module_utils/test_benchmark_compare.py.
+How often it is wrong is in docs/benchmark-comparison.md;
+test_benchmark_compare.py checks it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ except ImportError:
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.figures import tools
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Point, loads, value
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.subject import differences
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.system_under_test import differences
 
 Verdict = Literal["better", "worse", "within noise", "unknown"]
 VERDICTS: tuple[Verdict, ...] = ("worse", "better", "within noise", "unknown")

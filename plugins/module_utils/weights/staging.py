@@ -126,7 +126,7 @@ def stage(directory: Path, manifest: Manifest, sources: Sequence[Path], room: Ro
         return outcome
 
 
-def prove(
+def verify_snapshot(
     directory: Path, manifest: Manifest, keep: int | None, named_in: Iterable[str], full: bool, dry: bool
 ) -> Outcome:
     """Verify every file. If all are good, set modes, and remove other snapshots but for the ``keep`` used last.

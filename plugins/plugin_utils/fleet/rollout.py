@@ -49,7 +49,9 @@ def in_rotation(instances: Iterable[Mapping[str, Any]]) -> int:
     return sum(one["up"] and not one["drained"] for one in instances)
 
 
-def goes(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], whole: bool) -> list[list[str]]:
+def instance_batches(
+    old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], whole: bool
+) -> list[list[str]]:
     """In which goes the instances of a host are switched, by name.
 
     One by one where each takes its own place, else all at once, which is an empty list of names.

@@ -155,8 +155,8 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
         "image": one.get("image"),
         "active": unit.get("active"),
         "sub": unit.get("sub"),
-        "given_up": unit.get("given_up"),
-        "last_words": unit.get("last_words"),
+        "start_limit_reached": unit.get("start_limit_reached"),
+        "last_log_line": unit.get("last_log_line"),
         "restarts": unit.get("restarts", 0),
         "since": unit.get("since"),
         "healthy": one.get("healthy"),
@@ -197,7 +197,7 @@ def _reasons(name: str, answer: Tree, instances: Sequence[Tree], gateways: Mappi
 def _instance_reasons(one: Tree, now: str, model: str | None) -> Iterator[str]:
     seconds = _seconds(one["since"], now)
     since = "" if seconds is None else f" for {age(seconds)}"
-    if one["given_up"]:
+    if one["start_limit_reached"]:
         yield f"{one['name']} ended as often as its start limit allows, and systemd has given it up{since}."
     elif one["active"] not in RUNS:
         yield f"{one['name']} does not run: its unit is {one['active'] or 'gone'}{since}."
@@ -205,14 +205,14 @@ def _instance_reasons(one: Tree, now: str, model: str | None) -> Iterator[str]:
         yield f"{one['name']} runs{since} and does not serve: {one['answer']}."
     elif model and model not in one["models"]:
         yield f"{one['name']} serves {', '.join(one['models']) or 'no model'} and not {model}."
-    if one["last_words"]:
-        yield f"The last that {one['name']} said: {one['last_words'].rstrip('.')}."
+    if one["last_log_line"]:
+        yield f"The last that {one['name']} said: {one['last_log_line'].rstrip('.')}."
     healed = one["healed"]
     ago = _seconds(healed["at"], now) if healed else None
     if healed and ago is not None and ago < HEALED:
         times = _times(healed["times"])
         yield f"{one['name']} was killed {times} for not answering, the last time {age(ago)} ago: {healed['reason']}."
-    if one["restarts"] and not one["given_up"] and seconds is not None and seconds < RECENT:
+    if one["restarts"] and not one["start_limit_reached"] and seconds is not None and seconds < RECENT:
         yield f"{one['name']} was restarted {_times(one['restarts'])} by systemd, the last time {age(seconds)} ago."
 
 

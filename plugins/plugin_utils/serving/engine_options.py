@@ -97,7 +97,7 @@ def select_release(image: str, releases: Mapping[str, Row]) -> tuple[str, str]:
     if version is None or version[0] > max(numbered)[0] + 1:
         raise ValueError(
             f"the tag of {image!r} must tell the {product} release; where it does not, "
-            f"set serving_recipe_trtllm_release to its release of TensorRT-LLM, of {', '.join(releases)}. {known}"
+            f"set serving_recipe_trtllm_version to its release of TensorRT-LLM, of {', '.join(releases)}. {known}"
         )
     older = {minor: release for minor, release in numbered.items() if minor <= version}
     if not older:

@@ -339,7 +339,7 @@ def _release(request: Tree, image: str, tables: Tables, problems: list[str]) -> 
         if named in tables.releases:
             return str(named), []
         problems.append(
-            _unknown("serving_recipe_trtllm_release", named, "is in no row of the release table", tables.releases)
+            _unknown("serving_recipe_trtllm_version", named, "is in no row of the release table", tables.releases)
         )
         return None, []
     try:

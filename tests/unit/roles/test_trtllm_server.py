@@ -45,13 +45,13 @@ def whole_lines(unit: str) -> list[str]:
 def test_the_watchdog_has_a_unit_of_its_own() -> None:
     """A process that maps libssl in the engine's own unit would have needrestart restart the engine."""
     (unit,) = deployed({**RECIPE, "limits": {"ipc": None, "shm_size": None, "ulimits": {}}})[1]
-    (line,) = [line for line in whole_lines(unit) if "watch.py" in line]
+    (line,) = [line for line in whole_lines(unit) if "watchdog.py" in line]
     runner, program = line.split(" /usr/bin/python3 ")
     assert runner.startswith("ExecStartPost=-/usr/bin/systemd-run ")
     assert {"--no-block", "--unit=trtllm-watch-serve-0"} <= set(runner.split())
     assert {f"--property={name}=trtllm-serve-0.service" for name in ("BindsTo", "After")} <= set(runner.split())
     names = ["trtllm-serve-0.service", "trtllm-serve-0", "http://127.0.0.1:8000", "gpt-oss-120b", "0"]
-    assert program.split() == ["@release@/watch.py", *names, "600", "3600"]
+    assert program.split() == ["@release@/watchdog.py", *names, "600", "3600"]
 
 
 def ran(folder: Path, role: str, entry: str, name: str) -> tuple[int, str]:

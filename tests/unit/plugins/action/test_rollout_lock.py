@@ -361,14 +361,14 @@ def renews(task: dict[str, Any]) -> bool:
 
 def test_instances_that_load_one_after_the_other_do_not_outlive_the_lock(lock: LockFile, clock: Clock) -> None:
     """The tasks of one instance, eight times, with 15 minutes for the task that loads it."""
-    tasks = yaml.safe_load((ROOT / "roles/rollout/tasks/go.yml").read_text())
+    tasks = yaml.safe_load((ROOT / "roles/rollout/tasks/update_instances.yml").read_text())
     seconds = yaml.safe_load((ROOT / "roles/rollout/defaults/main.yml").read_text())["rollout_lock_seconds"]
     lock.hold("this", "ann@laptop", seconds)  # the first task of the step
     for _instance in range(8):
         for task in tasks:
             if renews(task):
                 lock.hold("this", "ann@laptop", seconds)
-            if task.get("ansible.builtin.include_role", {}).get("tasks_from") == "serve":
+            if task.get("ansible.builtin.include_role", {}).get("tasks_from") == "start_release":
                 clock.now += 15 * 60
             with pytest.raises(Held):
                 lock.refuse("other")
@@ -376,7 +376,7 @@ def test_instances_that_load_one_after_the_other_do_not_outlive_the_lock(lock: L
 
 def test_a_benchmark_after_a_slow_start_does_not_outlive_the_lock() -> None:
     """Both can take longer than half of the lock's time."""
-    tasks = yaml.safe_load((ROOT / "roles/rollout/tasks/go.yml").read_text())
-    (benchmark,) = [place for place, task in enumerate(tasks) if "objectives.yml" in str(task)]
-    (start,) = [place for place, task in enumerate(tasks) if "'tasks_from': 'serve'" in str(task)]
+    tasks = yaml.safe_load((ROOT / "roles/rollout/tasks/update_instances.yml").read_text())
+    (benchmark,) = [place for place, task in enumerate(tasks) if "assert_slos.yml" in str(task)]
+    (start,) = [place for place, task in enumerate(tasks) if "'tasks_from': 'start_release'" in str(task)]
     assert any(renews(task) for task in tasks[start:benchmark])

@@ -60,7 +60,7 @@ def test_without_a_digest_it_is_the_id_or_the_tag() -> None:
 )
 def test_what_is_there_is_run_by_its_content(said: str, archive: str, runs: str) -> None:
     variables: dict[str, Any] = yaml.safe_load((ROLE / "vars/main.yml").read_text())
-    (name,) = (task for task in yaml.safe_load((ROLE / "tasks/join.yml").read_text()) if "set_fact" in str(task))
+    (name,) = (task for task in yaml.safe_load((ROLE / "tasks/wait.yml").read_text()) if "set_fact" in str(task))
     variables |= {"container_image_name": "example.com/release:1.2.1", "container_image_archive": archive}
     variables |= {"__container_image_inspect": {"stdout": said}}
     templar = Templar(loader=DataLoader(), variables={key: trust(value) for key, value in variables.items()})

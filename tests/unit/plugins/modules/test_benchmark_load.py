@@ -15,7 +15,7 @@ import yaml
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.action.benchmark_run import ActionModule, Pace, figures, line
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import leased
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import background_command
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import read_run
 from ansible_collections.trtllm.fleet.plugins.modules import benchmark_load
 from ansible_collections.trtllm.fleet.tests.unit.paths import FIXTURES
@@ -91,7 +91,7 @@ class Tool:
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tool:
     monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]]))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(leased, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(background_command, "LOOK_SECONDS", 0.05)
     return Tool(tmp_path, capsys)
 
 

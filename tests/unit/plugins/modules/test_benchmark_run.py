@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import leased, slo
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import background_command, slo
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import run as runs
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.leased import End
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.background_command import End
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Run, RunError, read_run
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.subject import differences, subject
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.system_under_test import differences, subject
 
 STARTED = datetime(2026, 11, 23, 16, 45, 7, tzinfo=UTC)
 SCENARIO = Scenario("smoke", "ours", "aiperf", "chat", 128, 32, (1, 2), requests_per_user=5)
@@ -318,8 +318,8 @@ def test_differences_by_path() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(leased, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(leased, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(background_command, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(background_command, "GRACE_SECONDS", 0.3)
     made = tmp_path / "load"
     made.mkdir()
     yield made
@@ -332,7 +332,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def start(
     folder: Path, code: str, timeout: float = 60, lease: float = 60, cleanup: tuple[str, ...] = (), **env: str
 ) -> None:
-    leased.start(folder, [sys.executable, "-u", "-c", code], env, timeout, lease, cleanup)
+    background_command.start(folder, [sys.executable, "-u", "-c", code], env, timeout, lease, cleanup)
 
 
 def wait_for(condition: Callable[[], Any]) -> Any:
@@ -345,7 +345,7 @@ def wait_for(condition: Callable[[], Any]) -> Any:
 
 def end(folder: Path) -> tuple[End, str]:
     """How it ended, by somebody who asks until it has."""
-    found, log = wait_for(lambda: looked if (looked := leased.look(folder))[0] else None)
+    found, log = wait_for(lambda: looked if (looked := background_command.look(folder))[0] else None)
     return found, log
 
 
@@ -373,16 +373,16 @@ def test_it_ends_by_itself(folder: Path) -> None:
     found, log = end(folder)
     assert (found.rc, found.reason) == (3, "ended")
     assert log == "1 of 2\n2 of 2\nk\n"
-    assert leased.describe(found) == "ended with 3"
+    assert background_command.describe(found) == "ended with 3"
     # It stays so, whoever asks again.
-    assert leased.look(folder) == (found, log)
+    assert background_command.look(folder) == (found, log)
 
 
 def test_it_is_not_waited_for(folder: Path) -> None:
     began = time.monotonic()
     start(folder, SLEEPS, timeout=20)
     assert time.monotonic() - began < 10
-    assert leased.look(folder)[0] is None
+    assert background_command.look(folder)[0] is None
     pid = pid_of(folder)
     # Of a session of its own, so that what ends this one leaves it.
     assert os.getsid(pid) not in (os.getsid(0), os.getsid(os.getpid()))
@@ -391,14 +391,14 @@ def test_it_is_not_waited_for(folder: Path) -> None:
 
 def test_output_so_far(folder: Path) -> None:
     start(folder, "import time; print('Profiling: 3/4 '); time.sleep(60)", timeout=20)
-    assert wait_for(lambda: leased.look(folder)[1]) == "Profiling: 3/4 \n"
-    assert leased.look(folder)[0] is None
+    assert wait_for(lambda: background_command.look(folder)[1]) == "Profiling: 3/4 \n"
+    assert background_command.look(folder)[0] is None
 
 
 def test_only_the_end_of_a_long_output_is_looked_at(folder: Path) -> None:
     start(folder, "print('a' * 100000 + 'the end')")
     __, log = end(folder)
-    assert len(log) == leased.TAIL
+    assert len(log) == background_command.TAIL
     assert log.endswith("athe end\n")
 
 
@@ -406,11 +406,11 @@ def test_killed(folder: Path) -> None:
     start(folder, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     found, __ = end(folder)
     assert found.rc == -9
-    assert leased.describe(found) == "was killed by signal 9"
+    assert background_command.describe(found) == "was killed by signal 9"
 
 
 def test_no_such_program(folder: Path) -> None:
-    leased.start(folder, ["/nowhere/aiperf"], {}, 60, 60)
+    background_command.start(folder, ["/nowhere/aiperf"], {}, 60, 60)
     found, log = end(folder)
     assert (found.rc, found.reason) == (127, "ended")
     assert "No such file or directory: '/nowhere/aiperf'" in log
@@ -422,18 +422,18 @@ def test_timeout(folder: Path) -> None:
     found, __ = end(folder)
     assert (found.rc, found.reason) == (-15, "timeout")
     assert 0.3 < found.seconds < 20
-    assert leased.describe(found).startswith("was ended after ")
+    assert background_command.describe(found).startswith("was ended after ")
     assert not alive(pid)
 
 
 def test_abandoned_where_nobody_asks(folder: Path) -> None:
     start(folder, SLEEPS, lease=0.5)
     pid = pid_of(folder)
-    wait_for((folder / leased.END).exists)
-    found, __ = leased.look(folder)
+    wait_for((folder / background_command.END).exists)
+    found, __ = background_command.look(folder)
     assert found is not None
     assert found.reason == "abandoned"
-    assert leased.describe(found) == "was ended, as nobody waited for it any longer"
+    assert background_command.describe(found) == "was ended, as nobody waited for it any longer"
     assert not alive(pid)
 
 
@@ -441,7 +441,7 @@ def test_whoever_asks_renews_the_lease(folder: Path) -> None:
     start(folder, SLEEPS, lease=1.0, timeout=20)
     began = time.monotonic()
     while time.monotonic() - began < 2.5:
-        assert leased.look(folder)[0] is None
+        assert background_command.look(folder)[0] is None
         time.sleep(0.1)
 
 
@@ -507,4 +507,4 @@ def test_the_end_of_who_watches_over_it_is_told(folder: Path) -> None:
     watching = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(watching, signal.SIGKILL)
     found, __ = end(folder)
-    assert leased.describe(found) == "was lost: what watched over it was killed"
+    assert background_command.describe(found) == "was lost: what watched over it was killed"

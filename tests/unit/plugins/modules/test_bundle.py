@@ -318,7 +318,7 @@ def test_the_bundle_is_spread_to_a_bare_host_and_what_is_served_stays(tmp_path: 
         {"host": {}},
         [
             {"set_fact": {"model_weights_result": served, "bundle_result": bundle, "__bundle_places": [str(tmp_path)]}},
-            {"include_role": {"name": "trtllm.fleet.bundle", "tasks_from": "spread"}},
+            {"include_role": {"name": "trtllm.fleet.bundle", "tasks_from": "distribute"}},
             {"debug": {"var": "model_weights_result"}},
         ],
         bundle_dir=str(tmp_path),

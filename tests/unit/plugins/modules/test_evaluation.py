@@ -373,7 +373,7 @@ def test_a_dead_server_ends_it_in_time(tmp_path: Path) -> None:
     answer = call(tmp_path, url)
     assert time.monotonic() - began < 25
     assert answer["failed"] is True
-    assert "has not been well for 3 s (evaluation_patience)" in answer["msg"]
+    assert "has not been well for 3 s (evaluation_unhealthy_timeout)" in answer["msg"]
     assert "/health: " in answer["msg"]
     assert gone(seen(tmp_path)[2])
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
-from ansible_collections.trtllm.fleet.plugins.module_utils import host
+from ansible_collections.trtllm.fleet.plugins.module_utils import preflight_checks
+from ansible_collections.trtllm.fleet.plugins.module_utils.apt_mirror import PackagesError
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
-from ansible_collections.trtllm.fleet.plugins.module_utils.packages import PackagesError
 from ansible_collections.trtllm.fleet.plugins.module_utils.registry import RegistryError
 from ansible_collections.trtllm.fleet.plugins.modules import host_check
 from ansible_collections.trtllm.fleet.tests.unit.paths import FIXTURES
@@ -89,7 +89,9 @@ class FakeHost:
         return {name: self.packages.get(name, []) for name in names}
 
     def examine(self, **wanted: Any) -> dict[str, Any]:
-        return host.examine(host.Wanted(**wanted), self.run, self.find, self.archive, UNAME, self.root)
+        return preflight_checks.examine(
+            preflight_checks.Wanted(**wanted), self.run, self.find, self.archive, UNAME, self.root
+        )
 
     def statuses(self, **wanted: Any) -> dict[str, str]:
         return {check["id"]: check["status"] for check in self.examine(**wanted)["checks"]}
@@ -147,7 +149,7 @@ CONTAINERD = docker_info("/data/docker", "io.containerd.snapshotter.v1")
 def test_an_image_needs_room_where_this_docker_stores_images(
     fake: FakeHost, monkeypatch: pytest.MonkeyPatch, info: CommandResult | None, files: dict[str, str], store: str
 ) -> None:
-    monkeypatch.setattr(host, "Registry", SmallRegistry)
+    monkeypatch.setattr(preflight_checks, "Registry", SmallRegistry)
     for path, text in files.items():
         fake.write(path, text)
     if info:
@@ -160,7 +162,7 @@ def test_an_image_needs_room_where_this_docker_stores_images(
 
 
 def test_an_image_that_is_here_needs_no_room_and_no_registry(fake: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "Registry", None)
+    monkeypatch.setattr(preflight_checks, "Registry", None)
     fake.commands["docker"] = CommandResult(0)
     assert not any(check.startswith("disk:") for check in fake.statuses(images=[IMAGE]))
 
@@ -170,7 +172,7 @@ def test_a_registry_that_does_not_answer_is_a_warning(fake: FakeHost, monkeypatc
         def layers_bytes(self, repository: str, reference: str, machine: str) -> int:
             raise RegistryError("no route to host")
 
-    monkeypatch.setattr(host, "Registry", Silent)
+    monkeypatch.setattr(preflight_checks, "Registry", Silent)
     result = fake.examine(images=[IMAGE])
     assert result["problems"] == []
     (warning,) = result["warnings"]
@@ -541,7 +543,7 @@ def test_driver_from_a_run_file(fake: FakeHost, dpkg: int | None, status: str) -
 
 @pytest.mark.parametrize(("byte", "status"), [(b"\x01", "fail"), (b"\x00", "pass")])
 def test_secure_boot(fake: FakeHost, byte: bytes, status: str) -> None:
-    fake.write(host.SECURE_BOOT.lstrip("/"), b"\x06\x00\x00\x00" + byte)
+    fake.write(preflight_checks.SECURE_BOOT.lstrip("/"), b"\x06\x00\x00\x00" + byte)
     assert "secure_boot" not in fake.statuses(**PLAN), "a driver that works was signed"
     fake.smi = None
     assert fake.check("secure_boot", **PLAN)["status"] == status
@@ -655,9 +657,9 @@ def test_name_instead_of_an_address(fake: FakeHost) -> None:
 def test_own_listener_is_found_on_this_machine() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]
-        found = [entry for entry in host.read_listeners(Path("/")) if entry.port == number]
+        found = [entry for entry in preflight_checks.read_listeners(Path("/")) if entry.port == number]
         assert [entry.address for entry in found] == [ipaddress.ip_address("127.0.0.1")]
-        assert host.find_process(Path("/"), found[0].inode) == Path(f"/proc/{os.getpid()}")
+        assert preflight_checks.find_process(Path("/"), found[0].inode) == Path(f"/proc/{os.getpid()}")
 
 
 @pytest.mark.parametrize(
@@ -705,8 +707,13 @@ def test_driver_of_the_platform(
     fake: FakeHost, distribution: str, release: str, machine: str, asked: str | None, version: str | None
 ) -> None:
     fake.write("etc/os-release", f'ID={distribution}\nVERSION_ID="{release}"\n')
-    facts = host.read_facts(fake.root, os.uname_result((*UNAME[:4], machine)))
-    assert host.driver_to_install(facts, host.Wanted(driver_version=asked, driver_platforms=PLATFORMS)) == version
+    facts = preflight_checks.read_facts(fake.root, os.uname_result((*UNAME[:4], machine)))
+    assert (
+        preflight_checks.driver_to_install(
+            facts, preflight_checks.Wanted(driver_version=asked, driver_platforms=PLATFORMS)
+        )
+        == version
+    )
 
 
 def test_driver_of_the_platform_is_what_is_judged(fake: FakeHost) -> None:

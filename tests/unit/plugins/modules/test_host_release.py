@@ -607,7 +607,7 @@ def test_a_rollback_to_a_release_without_weights_or_image_is_refused(host: Host,
 
 def test_weights_of_all_kept_releases_are_kept() -> None:
     """The globs of role model_weights, which removes other revisions."""
-    role = ROOT / "roles/model_weights/tasks/join.yml"
+    role = ROOT / "roles/model_weights/tasks/wait_for_download.yml"
     (verify,) = [task for task in yaml.safe_load(role.read_text()) if "trtllm.fleet.model_snapshot" in task]
     globs = verify["trtllm.fleet.model_snapshot"]["keep_named_in"]
     for path in ("releases/87a65c4edc96/release.json", "dynamo/worker/releases/87a65c4edc96/release.json"):
@@ -785,9 +785,9 @@ def test_module_through_a_switch(module: Module, host: Host) -> None:
 
     other = module(state="staged", files=TWO)
     assert (other["previous"], other["replaces"]) == (staged["name"], json.loads(ONE["release.json"]))
-    withdrawn = module(state="withdrawn")
-    assert (withdrawn["removed"], withdrawn["previous"]) == (["a-0.service"], staged["name"])
-    assert module(state="withdrawn")["changed"] is False
+    stopped = module(state="stopped")
+    assert (stopped["removed"], stopped["previous"]) == (["a-0.service"], staged["name"])
+    assert module(state="stopped")["changed"] is False
 
 
 def test_module_restarts_what_was_edited_and_not_for_a_description(module: Module, host: Host) -> None:

@@ -202,8 +202,8 @@ def test_a_host_that_serves(machine: Machine) -> None:
                 "release": name,
                 "active": "active",
                 "sub": "running",
-                "given_up": False,
-                "last_words": None,
+                "start_limit_reached": False,
+                "last_log_line": None,
                 "restarts": 0,
                 "since": "1970-01-12T13:46:00+00:00",
             }
@@ -419,20 +419,20 @@ def test_a_failed_unit_has_last_words(machine: Machine, journal: str, words: str
     machine.unit.update(ActiveState="failed", SubState="failed")
     machine.journal = journal
     (unit,) = machine.look()["units"]
-    assert (unit["active"], unit["last_words"]) == ("failed", words)
+    assert (unit["active"], unit["last_log_line"]) == ("failed", words)
 
 
 @pytest.mark.parametrize(
-    ("active", "restarts", "limit", "given_up"),
+    ("active", "restarts", "limit", "start_limit_reached"),
     [("failed", 5, 5, True), ("failed", 4, 5, False), ("failed", 4, 0, False), ("activating", 9, 5, False)],
 )
 def test_a_unit_that_was_started_too_often(
-    machine: Machine, active: str, restarts: int, limit: int, given_up: bool
+    machine: Machine, active: str, restarts: int, limit: int, start_limit_reached: bool
 ) -> None:
     machine.serve()
     machine.unit.update(ActiveState=active, NRestarts=str(restarts), StartLimitBurst=str(limit))
     (unit,) = machine.look()["units"]
-    assert unit["given_up"] is given_up
+    assert unit["start_limit_reached"] is start_limit_reached
 
 
 def test_what_a_watch_noted_is_told(machine: Machine) -> None:

@@ -1098,7 +1098,7 @@ sys.stdin.readline()
 manifest = snapshot.read_manifest(directory.parent / "{OLD}")
 manifest = snapshot.Manifest(manifest.repository, directory.name, manifest.files)
 outcome = staging.stage(directory, manifest, [], staging.Room(), False, False)
-proof = staging.prove(directory, manifest, None, [], False, False) if not outcome.busy else outcome
+proof = staging.verify_snapshot(directory, manifest, None, [], False, False) if not outcome.busy else outcome
 print(outcome.busy, len(proof.missing))
 """
 

@@ -261,7 +261,7 @@ def test_every_other_image_counts_releases_of_tensorrt_llm(tag: str) -> None:
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        ("r/tensorrtllm-runtime:my-tag", r"must tell the Dynamo release; .* serving_recipe_trtllm_release .*1\.0\.0, "),
+        ("r/tensorrtllm-runtime:my-tag", r"must tell the Dynamo release; .* serving_recipe_trtllm_version .*1\.0\.0, "),
         ("r/tensorrtllm-runtime@sha256:00", "must tell the Dynamo release"),
         ("r/tensorrtllm-runtime:0.9.1", r"Dynamo 0\.9\.1 is older than every known release\. Known tags: 1\.0\.0"),
         ("nvcr.io/nvidia/tensorrt-llm/release:latest", "must tell the TensorRT-LLM release"),
@@ -273,7 +273,7 @@ def test_every_other_image_counts_releases_of_tensorrt_llm(tag: str) -> None:
         *(
             (
                 f"nvcr.io/nvidia/tritonserver:{tag}",
-                r"must tell .* set serving_recipe_trtllm_release .*, 1\.4\. Known tags: .*1\.2\.1",
+                r"must tell .* set serving_recipe_trtllm_version .*, 1\.4\. Known tags: .*1\.2\.1",
             )
             for tag in ("25.12", "25.12-trtllm-python-py3", "2026.11.1", "12.1-trt", "9.9")
         ),

@@ -20,7 +20,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.rollout import 
     RolloutError,
     Step,
     batch_sizes,
-    goes,
+    instance_batches,
     minutes,
     steps,
     text,
@@ -167,7 +167,7 @@ def outlook(runs: str, instances: int = 2, restart: bool = False, active: Sequen
     """A host that is to run release ``new``."""
     units = [{"name": f"trtllm-{n}.service", "release": runs, "active": state} for n, state in enumerate(active)]
     return {
-        "trtllm_server_outlook": {
+        "trtllm_server_plan": {
             "back": False,
             "wanted": "new",
             "restart": restart,
@@ -292,7 +292,7 @@ def test_without_gateways_a_host_is_done_when_its_units_run(active: list[str], p
 
 def test_without_gateways_units_of_another_release_do_not_count() -> None:
     host = outlook("new", active=["active", "active"])
-    host["trtllm_server_outlook"]["runs"]["units"][1]["release"] = "interrupted"
+    host["trtllm_server_plan"]["runs"]["units"][1]["release"] = "interrupted"
     assert planned({"a": host})["order"] == ["a"]
 
 
@@ -347,8 +347,13 @@ def test_what_is_below_the_release_is_told_and_takes_the_whole_host() -> None:
 def test_goes_are_one_by_one_where_the_places_are_the_same(change: dict[str, Any], expected: list[list[str]]) -> None:
     old = description("before")["instances"]
     new = [{**old[0], **change}, old[1]]
-    assert goes(old, new, whole=False) == expected
-    assert goes(old, new, whole=True) == goes(old, new[:1], whole=False) == goes([], old, whole=False) == [[]]
+    assert instance_batches(old, new, whole=False) == expected
+    assert (
+        instance_batches(old, new, whole=True)
+        == instance_batches(old, new[:1], whole=False)
+        == instance_batches([], old, whole=False)
+        == [[]]
+    )
 
 
 def test_who_gets_no_request_afterwards_is_no_canary() -> None:

@@ -386,7 +386,7 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"limits": {"ulimits": "memlock"}}, "serving_recipe_limits", ["ulimits takes a dict"]),
     ({"limits": {"cap_add": "SYS_PTRACE"}}, "serving_recipe_limits", ["cap_add takes a list"]),
     ({"environment": {"A": "x\ny"}}, "serving_recipe_environment", ["A is 'x\\ny'", "one line"]),
-    ({"trtllm_release": "1.9"}, "serving_recipe_trtllm_release", ["'1.9' is in no row", "gpt-oss-dev"]),
+    ({"trtllm_release": "1.9"}, "serving_recipe_trtllm_version", ["'1.9' is in no row", "gpt-oss-dev"]),
     ({"limits": {"shmsize": "1g"}}, "serving_recipe_limits", ["'shmsize'", "Did you mean 'shm_size'?"]),
     (
         {"engine_options": {"moe_config": {"backned": "TRTLLM"}}},

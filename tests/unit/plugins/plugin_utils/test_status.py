@@ -57,8 +57,8 @@ def look(instances: int = 2, **changes: Any) -> dict[str, Any]:
                 "release": RELEASE["name"],
                 "active": "active",
                 "sub": "running",
-                "given_up": False,
-                "last_words": None,
+                "start_limit_reached": False,
+                "last_log_line": None,
                 "restarts": 0,
                 "since": "2026-11-22T22:30:00+00:00",
             }
@@ -198,7 +198,7 @@ def test_without_a_gateway_those_that_serve_are_in_rotation() -> None:
         ),
         (broken(look(), restarts=3, since="2026-11-22T22:00:00+00:00"), "ok", ""),
         (
-            broken(look(1), active="failed", given_up=True, restarts=5),
+            broken(look(1), active="failed", start_limit_reached=True, restarts=5),
             "down",
             "serve-0 ended as often as its start limit allows, and systemd has given it up for 10 min.",
         ),

@@ -1,0 +1,48 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: dynamo_shared_options
+short_description: Tell what of a worker's engine options all workers of NVIDIA Dynamo have to have alike
+version_added: 0.1.0
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+description:
+  - A prefill worker hands its KV cache on to a decode worker, which has to have the same kind of cache and of way.
+options:
+  _input:
+    description: The engine options, as role P(trtllm.fleet.serving_recipe#role) makes them.
+    type: dict
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Show it
+  ansible.builtin.debug:
+    msg: "{{ recipe.engine_options | trtllm.fleet.dynamo_shared_options }}"
+"""
+
+RETURN = r"""
+_value:
+  description: Each such option by its name, with TensorRT-LLM's default where it is not set.
+  type: dict
+  sample:
+    kv_cache_config.dtype: auto
+    kv_cache_config.tokens_per_block: "32"
+    cache_transceiver_config.backend: UCX
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import agreed
+
+
+class FilterModule:
+    """The filter of this file."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        return {"dynamo_shared_options": agreed}

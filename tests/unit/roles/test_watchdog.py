@@ -1,0 +1,274 @@
+"""The watchdog of an instance: when it calls one unhealthy, and what it does then."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.tests.unit.fake_openai import Answer, FakeOpenAI, chat, hang, reply, reset
+from roles.trtllm_server.files import watchdog
+from roles.trtllm_server.files.watchdog import Refused, Silent, Watch
+
+CHAT = "/v1/chat/completions"
+UNIT, CONTAINER, START = "trtllm-serve-0.service", "trtllm-serve-0", "0123abcd"
+
+
+# --- judging ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        pytest.param([None] * 5, "", id="it answers"),
+        pytest.param([Refused("no")] * 9, "", id="it loads and refuses"),
+        pytest.param([Silent("hm")] * 9, "", id="it loads and is silent"),
+        pytest.param([Refused("no")] * 11, "not ready within 100 s of its start, the last try: no", id="never ready"),
+        pytest.param([None, Silent("hm")], "hm", id="it hangs"),
+        pytest.param([Refused("no")] * 4 + [Silent("hm", ready=True)], "hm", id="it gets ready and hangs"),
+        pytest.param([Refused("no", ready=True)] * 3, "no, 3 times in a row", id="it gets ready and refuses"),
+        pytest.param([Refused("no"), None, Refused("no"), Refused("no")], "", id="refuses for a moment"),
+        pytest.param([None, *[Refused("no")] * 3], "no, 3 times in a row", id="it refuses"),
+        pytest.param([None, *[Refused("no"), Refused("no"), None] * 3], "", id="it refuses now and then"),
+        pytest.param([*[Refused("no")] * 5, *[None] * 20, Refused("no")], "", id="a start counts once"),
+    ],
+)
+def test_reasons(seen: list[Refused | None], reason: str) -> None:
+    judge = Watch(start_timeout=100, now=1000)
+    reasons = [judge.reason(problem, 1000 + 10 * place) for place, problem in enumerate(seen)]
+    assert (reasons[:-1], reasons[-1]) == ([""] * (len(seen) - 1), reason)
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+class Scripted(watchdog.Gpus):
+    """Work as the test says, in turn; the last repeats."""
+
+    def __init__(self, *work: bool) -> None:
+        self.script = list(work)
+        self.looks = 0
+
+    def work(self) -> bool:
+        self.looks += 1
+        return self.script.pop(0) if len(self.script) > 1 else self.script[0]
+
+
+IDLE = Scripted(False)
+
+
+def one_slot(seconds: float) -> Answer:
+    """An engine whose only slot is taken for a while: a probe waits in line."""
+
+    def answer(handler: Any) -> None:
+        time.sleep(seconds)
+        reply(200, chat("pong"))(handler)
+
+    return answer
+
+
+def test_an_engine_that_is_busy_is_not_asked_for_a_completion() -> None:
+    with FakeOpenAI({"/health": [reply(200)], CHAT: [hang]}) as fake:
+        for completes in (False, True):
+            assert watchdog.ask(fake.url, "a-model", Scripted(True), 1, completes) is completes
+    assert fake.paths() == ["/health"] * 2
+
+
+def test_a_probe_waits_for_as_long_as_the_engine_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A one-slot engine, healthy, busy for longer than the timeout with an answer that is not streamed."""
+    monkeypatch.setattr(watchdog, "INTERVAL", 0.2)
+    gpus = Scripted(False, True)
+    with FakeOpenAI({"/health": [reply(200)], CHAT: [one_slot(3)]}) as fake:
+        assert watchdog.ask(fake.url, "a-model", gpus, 1, True)
+    assert gpus.looks > 5
+
+
+def test_a_probe_that_waits_for_nothing_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "INTERVAL", 0.2)
+    began = time.monotonic()
+    with FakeOpenAI({"/health": [reply(200)], CHAT: [hang]}) as fake, pytest.raises(Silent) as silent:
+        watchdog.ask(fake.url, "a-model", Scripted(False, True, True, False), 1, True)
+    assert str(silent.value) == f"POST {CHAT} was not answered within 1 s"
+    assert 1 < time.monotonic() - began < 3
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], watchdog.Gpus]:
+    """Puts a script in the place of nvidia-smi, which answers for GPUs 4 and 5 only."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def scripted(script: str) -> watchdog.Gpus:
+        question = "-i 4,5 --query-gpu=utilization.memory --format=csv,noheader,nounits"
+        (tmp_path / "nvidia-smi").write_text(f'#!/bin/sh\n[ "$*" = "{question}" ] || exit 2\n{script}\n')
+        (tmp_path / "nvidia-smi").chmod(0o755)
+        return watchdog.Gpus("4,5")
+
+    return scripted
+
+
+@pytest.mark.parametrize(
+    ("script", "works"),
+    [
+        pytest.param("echo 0; echo 37", True, id="decodes"),
+        pytest.param("echo 0; echo 0", False, id="hangs or is idle"),
+        pytest.param("echo [N/A]; echo [N/A]", False, id="MIG"),
+        pytest.param("echo No devices were found; exit 6", False, id="lost"),
+    ],
+)
+def test_work_of_gpus(nvidia_smi: Callable[[str], watchdog.Gpus], script: str, works: bool) -> None:
+    assert nvidia_smi(script).work() is works
+
+
+def test_a_driver_that_hangs_is_asked_once(
+    nvidia_smi: Callable[[str], watchdog.Gpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "PATIENCE", 0.5)
+    gpus = nvidia_smi(f"echo asked >> {tmp_path}/asked; exec sleep 5")
+    with monkeypatch.context() as unkillable:
+        unkillable.setattr("subprocess.Popen.kill", lambda process: None)
+        assert [gpus.work() for _round in range(2)] == [False, False]
+    assert (tmp_path / "asked").read_text() == "asked\n"
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert not watchdog.Gpus("4,5").work()
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("completes", [False, True])
+def test_a_completion(completes: bool) -> None:
+    with FakeOpenAI({"/health": [reply(200)], CHAT: [reply(200, chat("pong"))]}) as fake:
+        assert watchdog.ask(fake.url, "a-model", IDLE, 60, completes)
+    assert fake.paths() == ["/health", CHAT]
+    (body,) = fake.bodies(CHAT)
+    assert (body["model"], body["max_tokens"]) == ("a-model", 1)
+
+
+def test_who_never_liked_the_request_works() -> None:
+    with FakeOpenAI({"/health": [reply(200)], CHAT: [reply(400, {"message": "no vocabulary"})]}) as fake:
+        assert not watchdog.ask(fake.url, "a-model", IDLE, 60, False)
+        with pytest.raises(Refused, match=rf"POST {CHAT}: HTTP 400"):
+            watchdog.ask(fake.url, "a-model", IDLE, 60, True)
+
+
+@pytest.mark.parametrize(
+    ("health", "completion", "words", "ready"),
+    [
+        (reply(503), reply(200), "GET /health: HTTP 503", False),
+        (reply(200), reply(500), f"POST {CHAT}: HTTP 500", True),
+        (reply(200), reset, f"POST {CHAT}: ", True),
+    ],
+)
+def test_what_is_refused(health: Answer, completion: Answer, words: str, ready: bool) -> None:
+    with FakeOpenAI({"/health": [health], CHAT: [completion]}) as fake, pytest.raises(Refused) as refused:
+        watchdog.ask(fake.url, "a-model", IDLE, 60, False)
+    assert str(refused.value).startswith(words)
+    assert (type(refused.value), refused.value.ready) == (Refused, ready)
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        with pytest.raises(Refused, match=r"GET /health: .*refused"):
+            watchdog.ask(f"http://127.0.0.1:{bound.getsockname()[1]}", "a-model", IDLE, 60, False)
+
+
+@pytest.mark.parametrize(
+    ("health", "completion", "words", "ready"),
+    [(hang, reply(200), "GET /health", False), (reply(200), hang, f"POST {CHAT}", True)],
+)
+def test_what_hangs_is_silent(health: Answer, completion: Answer, words: str, ready: bool) -> None:
+    with FakeOpenAI({"/health": [health], CHAT: [completion]}) as fake, pytest.raises(Silent) as silent:
+        watchdog.ask(fake.url, "a-model", IDLE, 1, False)
+    assert (str(silent.value), silent.value.ready) == (f"{words} was not answered within 1 s", ready)
+
+
+# --- healing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[str]]]:
+    """Puts scripts in the place of systemctl and docker; what was called is read again by calling without scripts."""
+    log = tmp_path / "calls"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def scripted(systemctl: str = "", docker: str = "") -> list[str]:
+        for name, script in (("systemctl", systemctl), ("docker", docker)):
+            if script:
+                (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {log}\n{script}\n')
+                (tmp_path / name).chmod(0o755)
+        return log.read_text().splitlines() if log.exists() else []
+
+    before = signal.getsignal(signal.SIGTERM)
+    yield scripted
+    signal.signal(signal.SIGTERM, before)
+
+
+def state(now: str) -> str:
+    return f"echo ActiveState={now}; echo InvocationID={START}"
+
+
+def test_a_container_is_killed_and_counted(
+    calls: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls(state("active"), "true")
+    for reason in ("one", "two"):
+        assert watchdog.heal(UNIT, CONTAINER, reason, START, tmp_path / "healed")
+    noted = json.loads((tmp_path / "healed" / f"{UNIT}.json").read_text())
+    assert noted.pop("at").endswith("+00:00")
+    assert noted == {"times": 2, "reason": "two"}
+    assert [path.name for path in (tmp_path / "healed").iterdir()] == [f"{UNIT}.json"]
+    shown = f"systemctl show --property=ActiveState --property=InvocationID -- {UNIT}"
+    assert calls() == [shown, f"docker kill {CONTAINER}"] * 2
+    assert "Not well: one. The container is killed, and systemd restarts it." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("now", ["deactivating", "activating"])
+def test_what_is_being_stopped_is_left_alone(
+    calls: Callable[..., list[str]], tmp_path: Path, now: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls(state(now), "true")
+    assert not watchdog.heal(UNIT, CONTAINER, "refused", START, tmp_path / "healed")
+    assert not [call for call in calls() if call.startswith("docker")]
+    assert not (tmp_path / "healed").exists()
+    assert f"Left alone, as {UNIT} is {now}: refused." in capsys.readouterr().out
+
+
+def test_another_start_of_the_unit_is_left_alone(calls: Callable[..., list[str]], tmp_path: Path) -> None:
+    calls(state("active"), "true")
+    with pytest.raises(SystemExit, match="was started again"):
+        watchdog.heal(UNIT, CONTAINER, "refused", "before", tmp_path / "healed")
+    assert not [call for call in calls() if call.startswith("docker")]
+
+
+def test_a_container_that_does_not_die_is_no_healing(
+    calls: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls(state("active"), "echo no exit event >&2; exit 1")
+    assert not watchdog.heal(UNIT, CONTAINER, "hm", START, tmp_path / "healed")
+    assert not (tmp_path / "healed").exists()
+    assert "The container could not be killed: no exit event" in capsys.readouterr().out
+
+
+def test_it_asks_until_it_has_healed(monkeypatch: pytest.MonkeyPatch) -> None:
+    healed: list[tuple[str, ...]] = []
+
+    def heal(*told: str) -> bool:
+        healed.append(told)
+        return len(healed) > 1
+
+    monkeypatch.setattr(watchdog, "heal", heal)
+    monkeypatch.setattr(watchdog, "invocation", lambda unit: ("active", START))
+    monkeypatch.setattr(watchdog, "INTERVAL", 0)
+    with FakeOpenAI({"/health": [reply(200)], CHAT: [reply(404), reply(200), reply(200), reply(404)]}) as fake:
+        watchdog.main(UNIT, CONTAINER, fake.url, "a-model", "none", "60", "3600")
+    reason = f"POST {CHAT}: HTTP 404, 3 times in a row"
+    assert healed == [(UNIT, CONTAINER, reason, START)] * 2
+    assert len(fake.bodies(CHAT)) == 7, "a container that could not be killed is tried again"
