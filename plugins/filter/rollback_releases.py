@@ -6,15 +6,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: rollback_releases
-short_description: To which release each host goes back
+short_description: Select the release to which each host rolls back
 version_added: 0.1.0
 description:
-  - What is undone is the rollout that brought something to these hosts last, also one that broke off and that another
-    run finished. Hosts that it did not reach stay at what they run, and so do those that have gone back already.
-  - Where no rollout ever was, each host goes back to what was proven before.
+  - Undoes the rollout that last updated one of these hosts, whether one run or several completed it. Hosts that it did
+    not update, and hosts that have rolled back already, keep their release.
+  - If no rollout has run, each host rolls back to the release that was verified before.
 options:
   _input:
-    description: What M(trtllm.fleet.host_release_info) told, by host.
+    description: Results of M(trtllm.fleet.host_release_info), by host.
     type: dict
     required: true
 author:
@@ -29,7 +29,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: The release of each host by name; empty for one that has none to go back to.
+  description: Name of the release of each host; empty if it has no release to roll back to.
   type: dict
   sample: {gpu1: 89e6c98d9288, gpu2: ""}
 """
@@ -37,17 +37,17 @@ _value:
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.rollout import back_to, newest_rollout
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.history import newest_rollout, rollback_release
 
 
 def rollback_releases(hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The release of each host, as DOCUMENTATION tells."""
+    """Return the release of each host, as DOCUMENTATION describes."""
     rollout = newest_rollout(runs["history"] for runs in hosts.values())
-    return {name: back_to(runs["history"], runs["verified"], rollout) for name, runs in hosts.items()}
+    return {name: rollback_release(runs["history"], runs["verified"], rollout) for name, runs in hosts.items()}
 
 
 class FilterModule:
-    """The filter of this file."""
+    """Provide filter rollback_releases."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {"rollback_releases": rollback_releases}

@@ -6,18 +6,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: rollout_capacity
-short_description: How much of a fleet serves without some of its instances
+short_description: Compute the share of a fleet that serves without some instances
 version_added: 0.1.0
 description:
-  - Says which percentage of the instances behind a gateway is in rotation and up when some do not serve.
-  - A host that serves nothing now takes nothing away, so where nothing is taken away it is told as V(100).
+  - Returns the percentage of the instances behind a gateway that are in service and up if some are drained.
+  - Returns V(100) if the hosts to drain have no instance in service, because draining them changes nothing.
 options:
   _input:
-    description: What M(trtllm.fleet.gateway_info) told.
+    description: Result of M(trtllm.fleet.gateway_info).
     type: dict
     required: true
   away:
-    description: By host, how many of its instances to do without, or all it has where that is fewer.
+    description: Number of instances to drain, by host; all that it has if it has fewer.
     type: dict
     required: true
 author:
@@ -32,7 +32,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: Percent.
+  description: Percentage of all instances.
   type: float
   sample: 83.3
 """
@@ -40,19 +40,19 @@ _value:
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.rollout import in_rotation
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.plan import in_service
 
 
 def rollout_capacity(gateway: Mapping[str, Any], away: Mapping[str, int]) -> float:
-    """The share of all instances that serves without some, in percent."""
-    serving = {name: in_rotation(instances.values()) for name, instances in gateway["hosts"].items()}
+    """Return the percentage of all instances that serve without some."""
+    serving = {name: in_service(instances.values()) for name, instances in gateway["hosts"].items()}
     taken = sum(min(number, serving.get(name, 0)) for name, number in away.items())
     total = sum(map(len, gateway["hosts"].values()))
     return 100 * (sum(serving.values()) - taken) / total if taken else 100.0
 
 
 class FilterModule:
-    """The filter of this file."""
+    """Provide filter rollout_capacity."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {"rollout_capacity": rollout_capacity}

@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import natural, shorten
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.rollout import in_rotation, together
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.canary import merge_traffic
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.plan import in_service
 
 Verdict = Literal["ok", "drained", "degraded", "down", "unreachable", "nothing"]
 Tree = Mapping[str, Any]
@@ -147,7 +148,7 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
         and (not model or model in one["models"])
     )
     expected = [name for name, gateway in gateways.items() if _for_model(gateway, model)]
-    everywhere = 0 < len(rotation) >= len(expected) and in_rotation(rotation) == len(rotation)
+    everywhere = 0 < len(rotation) >= len(expected) and in_service(rotation) == len(rotation)
     return {
         "name": one["name"],
         "port": one.get("port"),
@@ -277,7 +278,7 @@ def _gateway(name: str, answer: Tree, inventory: Sequence[str]) -> dict[str, Any
     state = "running" if answer.get("running") else "not running" if "running" in answer else "unreachable"
     hosts: Mapping[str, Mapping[str, Tree]] = answer.get("hosts", {})
     instances = [one for host in hosts.values() for one in host.values()]
-    traffic = together([one["traffic"] for one in instances if one.get("traffic")])
+    traffic = merge_traffic([one["traffic"] for one in instances if one.get("traffic")])
     return {
         "name": name,
         "state": state,
@@ -285,7 +286,7 @@ def _gateway(name: str, answer: Tree, inventory: Sequence[str]) -> dict[str, Any
         "model": answer.get("model", ""),
         "hosts": len(hosts),
         "instances": len(instances),
-        "in_rotation": in_rotation(instances),
+        "in_rotation": in_service(instances),
         "drained": sum(one["drained"] for one in instances),
         "in_flight": sum(one["in_flight"] for one in instances),
         "traffic": traffic,

@@ -7,28 +7,27 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible.errors import AnsibleFilterError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.trtllm.fleet.plugins.filter.rollback_releases import rollback_releases
-from ansible_collections.trtllm.fleet.plugins.filter.rollout_canary import rollout_canary
 from ansible_collections.trtllm.fleet.plugins.filter.rollout_capacity import rollout_capacity
-from ansible_collections.trtllm.fleet.plugins.filter.rollout_plan import rollout_plan
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.rollout import (
-    Host,
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.canary import host_problems
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.plan import (
     RolloutError,
+    RolloutHost,
     Step,
     batch_sizes,
+    describe,
     instance_batches,
     minutes,
-    steps,
-    text,
+    plan_steps,
+    rollout_plan,
 )
 
 
-def host(name: str, ready: int = 1, instances: int = 1, runs: str = "old") -> Host:
-    return Host(name, runs, "new", instances, ready)
+def host(name: str, ready: int = 1, instances: int = 1, runs: str = "old") -> RolloutHost:
+    return RolloutHost(name, runs, "new", instances, ready)
 
 
 def names(plan: Sequence[Step]) -> list[str]:
@@ -62,7 +61,7 @@ def test_what_is_no_batch_is_refused(entry: Any) -> None:
 
 def test_no_batches_are_refused() -> None:
     with pytest.raises(RolloutError, match="rollout_batches is empty"):
-        steps([host("a")], [], 50)
+        plan_steps([host("a")], [], 50)
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
@@ -86,9 +85,9 @@ def test_no_batches_are_refused() -> None:
     ],
 )
 def test_steps(
-    hosts: list[Host], batches: list[Any], min_capacity: int, expected: list[str], serving: list[int]
+    hosts: list[RolloutHost], batches: list[Any], min_capacity: int, expected: list[str], serving: list[int]
 ) -> None:
-    plan = steps(hosts, batches, min_capacity)
+    plan = plan_steps(hosts, batches, min_capacity)
     assert names(plan) == expected
     assert [step.serving for step in plan] == serving
 
@@ -96,8 +95,8 @@ def test_steps(
 def test_a_rollout_goes_on_with_what_is_left() -> None:
     done, idle = host("a", runs="new"), host("b", ready=0, runs="new")
     others = [*map(host, "cdef")]
-    assert names(steps([done, *others, idle], ["50%"], 0)) == ["bc", "de", "f"]
-    assert steps([done], [1], 100) == []
+    assert names(plan_steps([done, *others, idle], ["50%"], 0)) == ["bc", "de", "f"]
+    assert plan_steps([done], [1], 100) == []
 
 
 @pytest.mark.parametrize(
@@ -110,15 +109,15 @@ def test_a_rollout_goes_on_with_what_is_left() -> None:
         pytest.param([host("a"), host("b", 0, 4, "new"), host("c")], 100, ["6 serve", "without a (1) it would be 5"]),
     ],
 )
-def test_too_little_capacity_is_refused(hosts: list[Host], min_capacity: int, numbers: list[str]) -> None:
+def test_too_little_capacity_is_refused(hosts: list[RolloutHost], min_capacity: int, numbers: list[str]) -> None:
     with pytest.raises(RolloutError) as refused:
-        steps(hosts, ["100%"], min_capacity)
+        plan_steps(hosts, ["100%"], min_capacity)
     assert str(refused.value).startswith("rollout_min_capacity: ")
     assert [number for number in numbers if number not in str(refused.value)] == []
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> list[Host]:
+def fleets(draw: st.DrawFn) -> list[RolloutHost]:
     sizes = draw(st.lists(st.integers(1, 8), min_size=1, max_size=12))
     return [
         host(f"gpu{number}", draw(st.integers(0, size)), size, draw(st.sampled_from(["", "old", "new"])))
@@ -131,9 +130,9 @@ def fleets(draw: st.DrawFn) -> list[Host]:
     st.lists(st.integers(1, 5) | st.integers(1, 100).map("{}%".format), min_size=1, max_size=4),
     st.integers(0, 100),
 )
-def test_every_step_leaves_the_capacity(fleet: list[Host], batches: list[Any], min_capacity: int) -> None:
+def test_every_step_leaves_the_capacity(fleet: list[RolloutHost], batches: list[Any], min_capacity: int) -> None:
     try:
-        plan = steps(fleet, batches, min_capacity)
+        plan = plan_steps(fleet, batches, min_capacity)
     except RolloutError:
         return
     total, serves = sum(one.instances for one in fleet), {one.name: one.ready for one in fleet}
@@ -215,18 +214,19 @@ def planned(
     batches: Sequence[Any] = (1, 2),
     least: int = 0,
 ) -> dict[str, Any]:
-    return rollout_plan([*outlooks], outlooks, gateways, batches, least, seconds=300, bake=60)
+    hosts = {name: (one["trtllm_server_plan"], one.get("rollout_platform", [])) for name, one in outlooks.items()}
+    return rollout_plan(hosts, gateways, batches, least, seconds=300, bake=60)
 
 
 def test_plan_for_a_person() -> None:
     outlooks = {"a": outlook("old"), "b": outlook(""), "c": outlook("new"), "d": outlook("new"), "e": outlook("old")}
     plan = planned(outlooks, gateway(a=[UP, UP], c=[UP, UP], d=[DRAINED, DRAINED], e=[UP, UP]), least=50)
     assert plan["text"].splitlines() == [
-        "4 of 5 hosts are switched, in 3 steps",
+        "4 of 5 hosts are updated, in 3 steps",
         "  1 from  nothing",
         "    to    after, example.com/after",
         "  1 from  after, example.com/after",
-        "    to    after, example.com/after, where it is: not in rotation",
+        "    to    after, example.com/after, not in service",
         "  2 from  before, example.com/before",
         "    to    after, example.com/after",
         "",
@@ -238,8 +238,8 @@ def test_plan_for_a_person() -> None:
         "  all instances of a host at once: b",
         "  about 26 min in all",
     ]
-    assert plan["goes"]["a"] == [["serve-0"], ["serve-1"]]
-    assert plan["goes"]["b"] == [[]]
+    assert plan["instance_batches"]["a"] == [["serve-0"], ["serve-1"]]
+    assert plan["instance_batches"]["b"] == [[]]
     assert plan["away"] == {"a": 1, "b": 0, "c": 1, "d": 0, "e": 1}
     assert (plan["order"], plan["steps"]) == (["b", "d", "a", "e"], [["b"], ["d", "a"], ["e"]])
 
@@ -250,14 +250,25 @@ def test_hosts_that_the_run_leaves_alone_count() -> None:
     plan = planned({"a": outlook("old")}, seen, least=50)
     assert plan["order"] == ["a"]
     assert "a: 4 of 6 instances serve (66 %)" in plan["text"]
-    with pytest.raises(AnsibleFilterError, match="rollout_min_capacity: 67 percent of 6 instances is 5"):
+    with pytest.raises(RolloutError, match="rollout_min_capacity: 67 percent of 6 instances is 5"):
         planned({"a": outlook("old")}, seen, least=67)
+
+
+def test_plan_names_the_instances_that_an_interrupted_run_updated() -> None:
+    host = outlook("old")
+    units = [
+        {"name": f"trtllm-serve-{n}.service", "release": release, "active": "active"}
+        for n, release in enumerate(("new", "old"))
+    ]
+    host["trtllm_server_plan"]["runs"]["units"] = units
+    plan = planned({"a": host, "b": outlook("old")}, gateway(a=[UP, UP], b=[UP, UP]))
+    assert plan["interrupted"] == {"a": ["serve-0"], "b": []}
 
 
 def test_plan_of_a_fleet_that_is_done() -> None:
     plan = planned({"a": outlook("new")}, gateway(a=[UP, UP]), least=100)
     assert (plan["order"], plan["steps"]) == ([], [])
-    assert plan["text"].startswith("0 of 1 hosts are switched, in 0 steps\n")
+    assert plan["text"].startswith("0 of 1 hosts are updated, in 0 steps\n")
 
 
 @pytest.mark.parametrize(
@@ -305,13 +316,13 @@ def test_what_has_to_be_started_afresh_is_switched() -> None:
 )
 def test_plan_refuses(batches: list[Any], least: int, variable: str) -> None:
     outlooks = {"a": outlook("old"), "b": outlook("old")}
-    with pytest.raises(AnsibleFilterError, match=f"{variable}: "):
+    with pytest.raises(RolloutError, match=f"{variable}: "):
         planned(outlooks, gateway(a=[UP, UP], b=[UP, UP]), batches=batches, least=least)
 
 
 def test_a_step_takes_as_long_as_its_slowest_host() -> None:
-    hosts = [host("a"), replace(host("b"), goes=5), host("c")]
-    told = text(hosts, [Step("a", 2, 3), Step("bc", 1, 3)], 60, 10, {"new": "what comes"})
+    hosts = [host("a"), replace(host("b"), batches=5), host("c")]
+    told = describe(hosts, [Step("a", 2, 3), Step("bc", 1, 3)], 60, 10, {"new": "what comes"})
     assert [line.strip().rpartition("about ")[2] for line in told.splitlines() if "about" in line] == [
         "70 s, canary",
         "5 min",
@@ -321,17 +332,17 @@ def test_a_step_takes_as_long_as_its_slowest_host() -> None:
 
 def test_a_host_that_has_fewer_instances_afterwards_gives_less() -> None:
     shrinking = [replace(host(name, 2, 2), gains=-1) for name in "ab"]
-    plan = steps([*shrinking, host("c", 2, 2, "new")], [1], 50)
+    plan = plan_steps([*shrinking, host("c", 2, 2, "new")], [1], 50)
     assert [(step.serving, step.total) for step in plan] == [(4, 6), (3, 5)]
     with pytest.raises(RolloutError, match="50 percent of 3 instances is 2; 3 serve, and without b"):
-        steps(shrinking, [1], 50)
+        plan_steps(shrinking, [1], 50)
 
 
 def test_what_is_below_the_release_is_told_and_takes_the_whole_host() -> None:
     outlooks = {"a": outlook("new")}
     outlooks["a"]["rollout_platform"] = ["Docker restarts"]
     plan = planned(outlooks, gateway(a=[UP, UP]))
-    assert (plan["order"], plan["goes"], plan["away"]) == (["a"], {"a": [[]]}, {"a": 2})
+    assert (plan["order"], plan["instance_batches"], plan["away"]) == (["a"], {"a": [[]]}, {"a": 2})
     assert "  a: Docker restarts" in plan["text"].splitlines()
 
 
@@ -469,7 +480,7 @@ NONE = answered(0, 0, None, None)
 )
 def test_canary(canary: dict[str, Any], others: dict[str, Any], expected: list[str]) -> None:
     seen = [gateway(a=[canary], b=[others])]
-    found = rollout_canary("a", seen, max_failed=1.0, max_ratio=2.0, min_requests=20)
+    found = host_problems("a", seen, max_failed=1.0, max_ratio=2.0, min_requests=20)
     assert len(found) == len(expected), found
     for problem, start in zip(found, expected, strict=True):
         assert problem.startswith(f"at gw1 {start}")
@@ -477,7 +488,7 @@ def test_canary(canary: dict[str, Any], others: dict[str, Any], expected: list[s
 
 def test_canary_names_the_variable() -> None:
     seen = [gateway(a=[answered(failed=9, p50=900)], b=[answered()])]
-    failing, slow = rollout_canary("a", seen, max_failed=2.5, max_ratio=3.0, min_requests=1)
+    failing, slow = host_problems("a", seen, max_failed=2.5, max_ratio=3.0, min_requests=1)
     assert failing.endswith("; rollout_canary_max_failed allows 2.5 percent more")
     assert slow.endswith("; rollout_canary_max_latency_ratio allows 3 times that")
 
@@ -485,21 +496,21 @@ def test_canary_names_the_variable() -> None:
 def test_canary_that_is_not_up() -> None:
     down = {**answered(), "up": False, "state": "is DOWN L7STS 500"}
     seen = [gateway("gw1", a=[answered(), answered()], b=[answered()]), gateway("gw2", a=[answered(), down], b=[down])]
-    assert rollout_canary("a", seen, 1.0, 2.0, 20) == ["a.serve-1 is DOWN L7STS 500 at gw2"]
+    assert host_problems("a", seen, 1.0, 2.0, 20) == ["a.serve-1 is DOWN L7STS 500 at gw2"]
 
 
 def test_canary_of_one_gateway_of_two() -> None:
     seen = [gateway("gw1", a=[answered()], b=[answered()]), gateway("gw2", a=[answered(p50=900)], b=[answered()])]
-    (problem,) = rollout_canary("a", seen, 1.0, 2.0, 20)
+    (problem,) = host_problems("a", seen, 1.0, 2.0, 20)
     assert problem.startswith("at gw2 the p50")
 
 
 def test_instances_of_a_host_are_taken_together() -> None:
     others = [answered(p50=30), NONE, answered(p50=40), answered(p50=900)]
-    assert rollout_canary("a", [gateway(a=[answered(10), answered(10)], b=others)], 1.0, 2.0, 20) == []
-    (problem,) = rollout_canary(
+    assert host_problems("a", [gateway(a=[answered(10), answered(10)], b=others)], 1.0, 2.0, 20) == []
+    (problem,) = host_problems(
         "a", [gateway(a=[answered(50, 3), answered(50, 3)], b=others[:1], c=others[1:])], 5.0, 2.0, 20
     )
     assert problem.startswith("at gw1 6 of its 100 requests failed (6.0 %)")
-    (slow,) = rollout_canary("a", [gateway(a=[answered(10, p50=81), answered(10, p50=90)], b=others)], 1.0, 2.0, 20)
+    (slow,) = host_problems("a", [gateway(a=[answered(10, p50=81), answered(10, p50=90)], b=others)], 1.0, 2.0, 20)
     assert slow.startswith("at gw1 the p50 of its time to the first byte is 90 ms, the others' 40 ms")
