@@ -1,4 +1,4 @@
-"""In which steps a fleet is switched, how much of it serves meanwhile, and whether a canary does as well."""
+"""The steps of a rollout, the capacity during each step, and the canary analysis."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_rollout_goes_on_with_what_is_left() -> None:
     [
         pytest.param([*map(host, "abc")], 67, ["67 percent of 3 instances is 3", "3 serve", "a (1) it would be 2"]),
         pytest.param([host("a")], 1, ["1 percent of 1 instances is 1", "without a (1) it would be 0"]),
-        # The idle one is no way out: by the plan it serves, and that is still too little.
+        # The idle host serves by the plan, and the capacity is still too low.
         pytest.param([host("a", 4, 4), host("b", 0)], 50, ["is 3; 5 serve", "without a (4) it would be 1"]),
         pytest.param([host("a"), host("b", 0, 4, "new"), host("c")], 100, ["6 serve", "without a (1) it would be 5"]),
     ],
@@ -274,7 +274,7 @@ def test_plan_of_a_fleet_that_is_done() -> None:
 @pytest.mark.parametrize(
     ("seen", "pending"),
     [
-        pytest.param([gateway(a=[UP, UP])], False, id="in rotation"),
+        pytest.param([gateway(a=[UP, UP])], False, id="in service"),
         pytest.param([gateway(a=[UP, UP]), gateway("gw2", a=[UP, UP])], False, id="at both gateways"),
         pytest.param([gateway(a=[UP, UP]), gateway("gw2", a=[UP, DRAINED])], True, id="drained at one"),
         pytest.param([gateway(a=[UP, DOWN]), gateway("gw2", a=[UP, UP])], True, id="down at one"),
@@ -399,11 +399,11 @@ def test_capacity_without_some(without: dict[str, int], expected: float) -> None
     assert rollout_capacity(seen, without) == expected
 
 
-# --- going back -------------------------------------------------------------------------------------------------------
+# --- rollback ---------------------------------------------------------------------------------------------------------
 
 
-def proven(*entries: str) -> dict[str, Any]:
-    """What host_release_info tells: RELEASE, RELEASE@ROLLOUT, <RELEASE: the host went back, -RELEASE: it is gone."""
+def verified_history(*entries: str) -> dict[str, Any]:
+    """Return what host_release_info reports: RELEASE, RELEASE@ROLLOUT, <RELEASE: rolled back to, -RELEASE: it is gone."""
     history = []
     for entry in entries:
         release, _at, rollout = entry.lstrip("<-").partition("@")
@@ -421,7 +421,7 @@ def proven(*entries: str) -> dict[str, Any]:
             [["one@1", "two@2"], ["zero@0", "one@1"]], ["one", "one"], id="a host that it did not reach stays"
         ),
         pytest.param(
-            [["one@1", "two@2", "<one@3"], ["one@1", "two@2"]], ["one", "one"], id="one has gone back already"
+            [["one@1", "two@2", "<one@3"], ["one@1", "two@2"]], ["one", "one"], id="one has rolled back already"
         ),
         pytest.param([["one@1", "two@2", "three@2"]], ["one"], id="two releases of a rollout that was taken up again"),
         pytest.param([["one@1", "two@2", "one@3"]], ["two"], id="what was before may be the one before that again"),
@@ -430,12 +430,12 @@ def proven(*entries: str) -> dict[str, Any]:
         pytest.param([["one", "two"], ["one"]], ["one", ""], id="nothing was before"),
         pytest.param([["one@1", "two@2"], ["new"]], ["one", "new"], id="a host that came later stays"),
         pytest.param([["new@2"]], [""], id="the rollout brought its first"),
-        pytest.param([[]], [""], id="nothing was ever proven"),
+        pytest.param([[]], [""], id="no verified release"),
         pytest.param([["one@1", "two@2", "<one@3", "four@4"]], ["one"], id="forward again"),
     ],
 )
 def test_rollback_releases(hosts: list[list[str]], expected: list[str]) -> None:
-    found = rollback_releases({f"gpu{number}": proven(*entries) for number, entries in enumerate(hosts)})
+    found = rollback_releases({f"gpu{number}": verified_history(*entries) for number, entries in enumerate(hosts)})
     assert [*found.values()] == expected
 
 
