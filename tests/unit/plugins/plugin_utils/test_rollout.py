@@ -403,7 +403,7 @@ def test_capacity_without_some(without: dict[str, int], expected: float) -> None
 
 
 def verified_history(*entries: str) -> dict[str, Any]:
-    """Return what host_release_info reports: RELEASE, RELEASE@ROLLOUT, <RELEASE: rolled back to, -RELEASE: it is gone."""
+    """Return a result of host_release_info: RELEASE, RELEASE@ROLLOUT, <RELEASE: rolled back to, -RELEASE: removed."""
     history = []
     for entry in entries:
         release, _at, rollout = entry.lstrip("<-").partition("@")
