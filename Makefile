@@ -53,7 +53,7 @@ unit: $(venv) browser ## Unit tests and the promises of the repo (docs and specs
 
 .PHONY: sanity
 sanity: $(venv) ## ansible-test sanity, on every Python here that a host may have
-	tools/sanity.sh
+	tools/ansible_test.sh sanity
 
 .PHONY: molecule
 molecule: $(venv) ## The Molecule scenarios on lab hosts, one after the other (SCENARIO="default air_gap")

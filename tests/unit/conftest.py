@@ -1,18 +1,16 @@
-"""Makes the collection of a checkout known, through the committed link, to Python and to Ansible's templates."""
+"""Settings of the unit tests."""
 
 from __future__ import annotations
 
-from pathlib import Path
+try:
+    from hypothesis import HealthCheck, settings
+    from hypothesis.configuration import set_hypothesis_home_dir
+except ImportError:  # ansible-test units on a Python that only modules support
+    pass
+else:
+    from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
-from ansible.plugins.loader import init_plugin_loader
-from hypothesis import HealthCheck, settings
-from hypothesis.configuration import set_hypothesis_home_dir
-
-ROOT = Path(__file__).resolve().parents[2]
-
-init_plugin_loader([str(ROOT / "collections")])
-
-# The same examples in every run, however busy the machine is.
-set_hypothesis_home_dir(ROOT / ".cache/hypothesis")
-settings.register_profile("unit", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unit")
+    # The same examples in every run, however busy the machine is.
+    set_hypothesis_home_dir(ROOT / ".cache/hypothesis")
+    settings.register_profile("unit", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("unit")
