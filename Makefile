@@ -42,6 +42,8 @@ lint: $(venv) ## Style and types of everything in the checkout
 	mypy
 	shellcheck $(call programs,sh$$)
 	antsibull-changelog lint
+	codespell
+	tools/words.sh
 
 .PHONY: browser
 browser: ## Chromium, for the tests of pages
@@ -54,6 +56,10 @@ unit: $(venv) browser ## Unit tests and the promises of the repo (docs and specs
 .PHONY: sanity
 sanity: $(venv) ## ansible-test sanity, on every Python here that a host may have
 	tools/ansible_test.sh sanity
+
+.PHONY: integration
+integration: $(venv) ## Run the ansible-test targets of modules that need no lab
+	tools/ansible_test.sh integration --venv --python default
 
 .PHONY: molecule
 molecule: $(venv) ## The Molecule scenarios on lab hosts, one after the other (SCENARIO="default air_gap")

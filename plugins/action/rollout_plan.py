@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.plan import RolloutError, rollout_plan
 
 
 class ActionModule(ActionBase):
-    """Action plugin without a module."""
+    """Read the plans of all hosts of the play."""
 
     _requires_connection = False
 
@@ -38,4 +37,4 @@ class ActionModule(ActionBase):
         try:
             return {"changed": False, **rollout_plan(hosts, **given)}
         except RolloutError as error:
-            raise AnsibleActionFail(str(error)) from None
+            return {"failed": True, "msg": str(error)}
