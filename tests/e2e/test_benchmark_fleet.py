@@ -118,7 +118,7 @@ def test_a_rollout_is_held_to_objectives(measured: Measured) -> None:
     run = measured.play("rollout", benchmark_slo={"ttft_ms.p99": 0.001}, **held)
     assert run.status != 0
     assert "misses benchmark_slo" in run.output
-    assert "It serves its old release" in run.output
+    assert "The host serves its previous release" in run.output
     assert fleet.releases() == before
     assert fleet.rotation() == fleet.all_instances
     # Of the canary alone: the others were never switched.

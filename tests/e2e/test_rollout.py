@@ -40,7 +40,7 @@ def test_second_run_switches_nothing(fleet: Fleet) -> None:
     before = fleet.releases()
     run = fleet.play("rollout", **TWO)
     assert run.status == 0, run.output
-    assert f"0 of {fleet.gpus} hosts are switched" in run.output
+    assert f"0 of {fleet.gpus} hosts are updated" in run.output
     assert fleet.releases() == before
 
 
@@ -48,7 +48,7 @@ def test_dry_run_prints_the_plan_and_changes_nothing(fleet: Fleet) -> None:
     before = fleet.releases()
     run = fleet.play("rollout", "--check", **ONE)
     assert run.status == 0, run.output
-    assert f"{fleet.gpus} of {fleet.gpus} hosts are switched" in run.output
+    assert f"{fleet.gpus} of {fleet.gpus} hosts are updated" in run.output
     assert fleet.releases() == before
 
 
@@ -59,7 +59,7 @@ def test_rollback_goes_back_and_stays(fleet: Fleet) -> None:
     assert load.errors() == {}
     assert fleet.options() == [8192] * fleet.gpus
     again = fleet.play("rollback")
-    assert f"0 of {fleet.gpus} hosts are switched" in again.output
+    assert f"0 of {fleet.gpus} hosts are updated" in again.output
     assert fleet.options() == [8192] * fleet.gpus
 
 
@@ -82,7 +82,7 @@ def test_bad_canary_goes_back(fleet: Fleet, bad: dict[str, Any], cause: str) -> 
         run = fleet.play("rollout", **ONE, **bad, trtllm_server_start_timeout=60)
     assert run.status != 0
     assert cause in run.output
-    assert "It serves its old release" in run.output
+    assert "The host serves its previous release" in run.output
     assert load.errors() == {}
     assert fleet.releases() == before
     assert fleet.rotation() == fleet.all_instances
@@ -130,7 +130,7 @@ def test_what_is_below_the_release_is_changed_out_of_rotation(fleet: Fleet) -> N
         assert json.loads(fleet.shell(host, "cat /etc/docker/daemon.json"))["max-concurrent-downloads"] == 4
     assert fleet.rotation() == fleet.all_instances
     again = fleet.play("rollout", **wanted, **docker)
-    assert f"0 of {fleet.gpus} hosts are switched" in again.output
+    assert f"0 of {fleet.gpus} hosts are updated" in again.output
 
 
 def test_docker_upgrade_loses_nothing(fleet: Fleet) -> None:
@@ -194,7 +194,7 @@ def test_instances_of_a_host_go_one_after_the_other(fleet: Fleet) -> None:
     with fleet.load(RATE) as load, Watch(fleet) as watch:
         bad = fleet.play("rollout", **ONE, **halves, serving_recipe_environment={"LAB_ENGINE_FAULT": "die"})
     assert bad.status != 0
-    assert "It serves its old release" in bad.output
+    assert "The host serves its previous release" in bad.output
     assert load.errors() == {}
     assert watch.most == 1
     assert fleet.options() == [4096] * fleet.gpus

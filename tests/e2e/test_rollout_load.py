@@ -107,7 +107,7 @@ def test_nothing_is_lost_while_everything_changes(fleet: Fleet) -> None:
             run = fleet.play("rollout", **wanted)
             parts.append(Part(change, before, began, time.monotonic()))
             assert run.status == 0, run.output
-            assert f"{fleet.gpus} of {fleet.gpus} hosts are switched" in run.output, run.output
+            assert f"{fleet.gpus} of {fleet.gpus} hosts are updated" in run.output, run.output
         load.wait(max(0, (REQUESTS - len(load.since(0))) / RATE) + 1)
     publish("rollout-load.md", page(parts, load))
     assert len(load.since(0)) >= REQUESTS
