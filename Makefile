@@ -70,16 +70,16 @@ faults: $(venv) ## Dry run, faults, recovery and secrets on lab hosts (slow)
 	pytest -vv tests/e2e $(addprefix --ignore tests/e2e/,test_rollout_faults.py test_rollout_load.py)
 
 .PHONY: faults-rollout
-faults-rollout: $(venv) ## Every fault at every moment of a rollout, into docs/rollout-faults.md (two hours)
-	ROLLOUT_DOCUMENTS=docs pytest -vv --capture=no tests/e2e/test_rollout_faults.py
+faults-rollout: $(venv) ## Every fault at every moment of a rollout, into docs/test-results/rollout-faults.md (two hours)
+	ROLLOUT_DOCUMENTS=docs/test-results pytest -vv --capture=no tests/e2e/test_rollout_faults.py
 
 .PHONY: load-rollout
-load-rollout: $(venv) ## Image, recipe, model and Docker of six hosts changed under 10,000 requests, into docs/rollout-load.md (40 minutes)
-	ROLLOUT_DOCUMENTS=docs pytest -vv --capture=no tests/e2e/test_rollout_load.py
+load-rollout: $(venv) ## Image, recipe, model and Docker of six hosts changed under 10,000 requests, into docs/test-results/rollout-load.md (40 minutes)
+	ROLLOUT_DOCUMENTS=docs/test-results pytest -vv --capture=no tests/e2e/test_rollout_load.py
 
 .PHONY: load-busy
-load-busy: $(venv) ## Two instances under twice the load that they take, then one that hangs, into docs/gateway-load.md (MINUTES=30)
-	BUSY_LOAD_MINUTES=$(or $(MINUTES),30) ROLLOUT_DOCUMENTS=docs pytest -vv --capture=no tests/e2e/test_busy_load.py
+load-busy: $(venv) ## Two instances under twice the load that they take, then one that hangs, into docs/test-results/gateway-load.md (MINUTES=30)
+	BUSY_LOAD_MINUTES=$(or $(MINUTES),30) ROLLOUT_DOCUMENTS=docs/test-results pytest -vv --capture=no tests/e2e/test_busy_load.py
 
 .PHONY: bench-recipes
 bench-recipes: $(venv) ## CPU time of the controller for the recipes of a fleet (HOSTS=1000)

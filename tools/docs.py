@@ -1,9 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes the documents that follow from specs and data: each role's README.md, docs/modules.md, and the recipes' pages.
+"""Write the generated documents: each role's README.md, docs/reference/modules.md and the recipes' pages.
 
-tests/unit/test_repo.py fails while one of them differs from what this writes.
+tests/unit/test_repo.py fails while a document differs from what this program writes.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def plugin_section(docs: dict[str, Any]) -> str:
 
 
 def modules_page() -> str:
-    """docs/modules.md, from the documentation that the modules, filters and lookups carry."""
+    """Return docs/reference/modules.md, from the documentation of modules, filters and lookups."""
     found = [path for kind in ("modules", "filter", "lookup") for path in (ROOT / "plugins" / kind).glob("*.py")]
     documented = [docs for plugin in sorted(found) if "DOCUMENTATION" in (docs := plugin_docs(plugin))]
     head = f"# Modules, filters and lookups of {COLLECTION}\n\n<!-- Written by `make docs` from the plugins. -->\n"
@@ -135,8 +135,8 @@ def generated() -> dict[Path, str]:
     """Every generated document and what belongs into it."""
     roles = (specs.parents[1] for specs in sorted(ROOT.glob("roles/*/meta/argument_specs.yml")))
     return {
-        ROOT / "docs/modules.md": modules_page(),
-        **{ROOT / "docs" / name: text for name, text in recipe_pages.pages().items()},
+        ROOT / "docs/reference/modules.md": modules_page(),
+        **{ROOT / "docs/reference" / name: text for name, text in recipe_pages.pages().items()},
         **{role / "README.md": role_readme(role) for role in roles},
     }
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""docs/recipes.md and docs/recipes/: every recipe as the resolver gives it, and the tables that it comes from.
+"""Write docs/reference/recipes.md and docs/reference/recipes/: every resolved recipe and its source tables.
 
 No number is written here: each value, source and refusal in these pages is the resolver's or the data's.
 """
@@ -49,7 +49,7 @@ class Resolved(NamedTuple):
 
 
 def pages() -> dict[str, str]:
-    """The text of each page, by its path below docs/."""
+    """The text of each page, by its path below docs/reference/."""
     models = {name: resolve_all(model, USE_CASES, model=name) for name, model in TABLES.models.items()}
     documents = {
         name: resolve_all(document, [document["use_case"]], name=name) for name, document in TABLES.documents.items()
@@ -160,7 +160,7 @@ def gathered(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
     return found
 
 
-# docs/recipes.md
+# docs/reference/recipes.md
 
 
 def overview(models: Mapping[str, Resolved]) -> str:
@@ -180,7 +180,8 @@ def overview(models: Mapping[str, Resolved]) -> str:
                     f"A recipe's name is model, GPU type, GPUs in all and use case, as `{example['name']}`.",
                     f"The image is `{TABLES.default_image(None)}` "
                     "unless `serving_recipe_image` or `serving_recipe_name` says otherwise.",
-                    "Tokens are an estimate of what the KV cache of one instance holds ([memory.md](memory.md)).",
+                    "Tokens are an estimate of what the KV cache of one instance holds "
+                    "([GPU memory](../concepts/gpu-memory.md)).",
                 ]
             ),
             *(matrix(name, resolved) for name, resolved in models.items()),
@@ -404,7 +405,7 @@ def _changes(old: Tree, new: Tree) -> Iterator[str]:
             yield f"{key} {literal(before)} → {literal(after)}"
 
 
-# docs/recipes/<model>.md and docs/recipes/documents.md
+# docs/reference/recipes/<model>.md and docs/reference/recipes/documents.md
 
 
 def model_page(model: str, resolved: Resolved) -> str:
@@ -426,7 +427,7 @@ def model_page(model: str, resolved: Resolved) -> str:
             f"## {words(use_case).capitalize()}\n",
             values_table({value: others[value] for value in held if value not in everywhere and others[value]}, here),
             "One GPU's memory in MiB, and what the KV cache of an instance holds, both estimated "
-            "([memory.md](../memory.md)):\n",
+            "([GPU memory](../../concepts/gpu-memory.md)):\n",
             memory_table(recipes, here),
         ]
     text += [

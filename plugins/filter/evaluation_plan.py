@@ -89,7 +89,7 @@ def evaluation_plan(
         return {"steps": steps, "problems": problems}
     if datasets is not None and (lacking := evaluation.missing(names, datasets)):
         problems.append(
-            f"evaluation_datasets_dir has no {', '.join(lacking)}. docs/evaluation.md says where they come from."
+            f"evaluation_datasets_dir has no {', '.join(lacking)}. docs/how-to/evaluate.md says where they come from."
         )
     if recipe:
         changed = evaluation.drift(recipe, resolved or recipe)

@@ -137,7 +137,7 @@ recipe:
       description: What the host must have; C(driver) is a lowest version, C(gpu_memory_mib) is for each GPU.
       type: dict
     memory:
-      description: Estimate of one GPU's memory, in MiB, and of the tokens that the KV cache holds (docs/memory.md).
+      description: Estimate of one GPU's memory, in MiB, and of the KV cache in tokens (docs/concepts/gpu-memory.md).
       type: dict
     provenance:
       description:

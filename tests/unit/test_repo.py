@@ -68,7 +68,7 @@ def test_generated_documents_are_up_to_date() -> None:
     stale = [str(path) for path, text in generated.items() if not path.exists() or path.read_text() != text]
     assert not stale, "run `make docs`"
     # Of a model that is gone.
-    assert set((ROOT / "docs/recipes").iterdir()) <= set(generated)
+    assert set((ROOT / "docs/reference/recipes").iterdir()) <= set(generated)
 
 
 def test_the_link_makes_the_checkout_a_collection() -> None:

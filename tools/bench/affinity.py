@@ -5,7 +5,7 @@
 
 Each turn sends the whole conversation again, most of which the instance that had the turn before has in its cache. The
 ways are HAProxies of the benchmark's own on the gateway's host, with what role gateway would configure. Needs GPU hosts
-of the lab behind a gateway, all otherwise idle: docs/benchmarks.md says how.
+of the lab behind a gateway, all otherwise idle: docs/test-results/benchmarks.md says how.
 
 The last line is one JSON object. The exit status is 1 if ``session`` or ``prefix`` has a later first token than
 ``none``, by the median.

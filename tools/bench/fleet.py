@@ -5,7 +5,7 @@
 
 Bare SSH is one shell script a host, all at once, over connections that are open already, as Ansible's are. It looks at
 what status.yml looks at: units, the release's files, the instances' health and models, images, GPUs and drivers. Needs
-hosts of the lab that serve, and nothing else going on: docs/benchmarks.md says how.
+hosts of the lab that serve, and nothing else going on: docs/test-results/benchmarks.md says how.
 
 The last line is one JSON object, with medians of wall seconds and of CPU seconds of the controller's processes.
 """

@@ -7,7 +7,7 @@ Beside it are two proxies that do less, in a HAProxy of their own on the gateway
 ``tls`` ends TLS and nothing else. Then a HAProxy with the gateway's own configuration, in front of instances that
 answer slowly, holds many streams. At last streams of 20 tokens a second are read from an instance directly and through
 each gateway, over HTTP/1.1 and HTTP/2, all at the same time. Needs GPU hosts of the lab behind gateways, all otherwise
-idle: docs/benchmarks.md says how.
+idle: docs/test-results/benchmarks.md says how.
 
 The last line is one JSON object. The exit status is 1 if ``added_ms_p50``, the median through the gateway less that
 without it, is 1 ms or more, if a core of the gateway carries fewer requests a second than the instances give, if a

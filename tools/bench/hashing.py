@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Verifying a snapshot that is in memory: ours, and a process of ``sha256sum`` or ``openssl`` on each core.
 
-docs/benchmarks.md says what each figure is. The last line is one JSON object; the exit status is 1 if a bar is missed.
+docs/test-results/benchmarks.md explains each figure. The last line is one JSON object.
+The exit status is 1 for a missed limit.
 """
 
 from __future__ import annotations

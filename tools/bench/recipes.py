@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """CPU time that a fleet's recipes cost the controller: ours, the usual way to merge layers, and Ansible around it.
 
-docs/benchmarks.md says what each figure is. The last line is one JSON object; the exit status is 1 above the limit.
+docs/test-results/benchmarks.md explains each figure. The last line is one JSON object.
+The exit status is 1 above the limit.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A model on N hosts: each from the hub by itself, one from the hub and rsync from it, and ours.
 
-Hosts and hub are network namespaces of this machine with shaped links; docs/benchmarks.md says what each figure is.
+Hosts and hub are network namespaces of this machine with shaped links.
+docs/test-results/benchmarks.md explains each figure.
 The last line is one JSON object, the exit status 1 when a bar is missed, 2 when something did not work.
 
 Everything is done inside mount, process and network namespaces, on a file system in memory that is seen only there. So

@@ -4,7 +4,7 @@
 """Two results beside each other: which of their figures differ by more than noise, and what else differs.
 
 The test is Welch's, on the logarithms of the rounds' values, with Holm's correction over everything that is compared.
-How often it is wrong is in docs/benchmark-comparison.md;
+How often it is wrong is in docs/design/benchmark-comparison.md;
 test_benchmark_compare.py checks it.
 """
 

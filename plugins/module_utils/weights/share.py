@@ -8,7 +8,7 @@ Usage: python3 -m ansible_collections.trtllm.fleet.plugins.module_utils.weights.
 Every file is a torrent of its own, offered as soon as it is whole and verified, so the fleet follows the host that
 loads from the hub file by file. There is no tracker and no other way to be found: which files a host has, and their
 metadata, it tells by HTTP to the addresses of the plan, and to no one else. What arrives goes to its place only when
-it has the checksum of the manifest. docs/sharing.md tells more.
+it has the checksum of the manifest. docs/how-to/weights.md tells more.
 """
 
 from __future__ import annotations

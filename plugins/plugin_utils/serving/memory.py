@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """An estimate of the memory of one GPU of an instance, and of the tokens that its KV cache holds.
 
-docs/memory.md tells the formula in words, what of it is exact, and how far it is from what was measured.
+docs/concepts/gpu-memory.md tells the formula in words, what of it is exact, and how far it is from what was measured.
 """
 
 from __future__ import annotations

@@ -111,9 +111,9 @@ def test_of_several_runs_the_middle_one_counts() -> None:
 
 
 def test_the_docs_show_the_newest_result(tmp_path: Path) -> None:
-    newest = max((ROOT / "docs/benchmarks").glob("weights-*.json"))
+    newest = max((ROOT / "docs/test-results/benchmarks").glob("weights-*.json"))
     result = json.loads(newest.read_text())
-    assert as_table(result) in (ROOT / "docs/benchmarks.md").read_text()
+    assert as_table(result) in (ROOT / "docs/test-results/benchmarks.md").read_text()
     draw(result, tmp_path / "weights.svg")
     image = ROOT / "docs/images/weights.svg"
     assert image.read_text() == (tmp_path / "weights.svg").read_text(), f"draw {image.name} again from {newest.name}"

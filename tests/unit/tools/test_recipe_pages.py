@@ -1,4 +1,4 @@
-"""docs/recipes.md and docs/recipes/: that they say what the resolver says, and say it briefly."""
+"""docs/reference/recipes.md and docs/reference/recipes/: that they say what the resolver says, and say it briefly."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def draw(noise: random.Random, count: int, shift: float, spreads: tuple[float, f
     ]
 
 
-# --- how often it is wrong, as docs/benchmark-comparison.md says ------------------------------------------------------
+# --- error rates, as in docs/design/benchmark-comparison.md -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("sides", [2, 3, 5])
