@@ -93,7 +93,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import OPERATOR
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import OPERATOR
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.rollout import (
     Host,
     RolloutError,
