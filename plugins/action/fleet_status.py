@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from ansible.plugins.action import ActionBase
@@ -28,6 +28,6 @@ class ActionModule(ActionBase):
                 inventory=dict(type="list", elements="str", required=True),
             )
         )
-        taken_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        taken_at = datetime.now(UTC).isoformat(timespec="seconds")
         status = make_status(given["hosts"], given["gateways"], given["inventory"], taken_at)
         return {**result, "changed": False, "text": render(status), "data": status}

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.addresses import is_ip, select_address
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError

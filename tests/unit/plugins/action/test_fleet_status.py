@@ -15,7 +15,10 @@ HERE = {"ansible_connection": "local", "ansible_become": False, "ansible_python_
 
 
 def test_hosts_and_gateways_have_a_status_each(tmp_path: Path) -> None:
-    inventory = {"gpu_hosts": {"hosts": {"gpu1": HERE, "gpu2": UNREACHABLE}}, "gateway": {"hosts": {"gw1": UNREACHABLE}}}
+    inventory = {
+        "gpu_hosts": {"hosts": {"gpu1": HERE, "gpu2": UNREACHABLE}},
+        "gateway": {"hosts": {"gw1": UNREACHABLE}},
+    }
     (tmp_path / "hosts.json").write_text(json.dumps(inventory))
     files = {"status_file": str(tmp_path / "status.json"), "status_page": str(tmp_path / "status.html")}
     ran = subprocess.run(
@@ -29,7 +32,10 @@ def test_hosts_and_gateways_have_a_status_each(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     status = json.loads((tmp_path / "status.json").read_text())
-    assert [(host["name"], host["verdict"]) for host in status["hosts"]] == [("gpu1", "nothing"), ("gpu2", "unreachable")]
+    assert [(host["name"], host["verdict"]) for host in status["hosts"]] == [
+        ("gpu1", "nothing"),
+        ("gpu2", "unreachable"),
+    ]
     assert [(gateway["name"], gateway["state"]) for gateway in status["gateways"]] == [("gw1", "unreachable")]
     assert status["taken_at"].endswith("+00:00")
     assert "2 hosts: 1 nothing, 1 unreachable. 0 of 0 instances in service" in ran.stdout

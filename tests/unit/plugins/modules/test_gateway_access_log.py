@@ -11,7 +11,6 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError, NotRunning
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.access_log import (
     access_log,
     failed,
@@ -19,6 +18,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.access_log im
     percentile,
     traffic,
 )
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError, NotRunning
 from ansible_collections.trtllm.fleet.plugins.modules import gateway_info
 
 
