@@ -1,10 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A client for the OpenAI HTTP API whose every wait ends at one deadline, and what it makes of the answers.
+"""A client for the OpenAI HTTP API with one deadline for all waits, and its answers.
 
-Standard library only, no proxy: ``http.client`` never reads the proxy environment, and an endpoint on loopback
-must not be asked for through one.
+Standard library only. It uses no proxy: ``http.client`` ignores the proxy environment, which may not except loopback.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from urllib.parse import urlsplit
 
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "completions": "/v1/completions"}
 
-# No answer that this client asks for comes near this; a server that sends without end must not fill the memory.
+# Far above any answer; a server that sends without end must not fill the memory.
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 
 
 class EndpointError(Exception):
-    """The endpoint did not give a usable answer. The message may quote it at any length: see ``Client.excerpt``."""
+    """The endpoint gave no usable answer. The message may quote it at any length: see ``Client.excerpt``."""
 
 
 class NotListening(EndpointError):
-    """Refused, or closed before an answer. Also how a published port looks while the container still loads."""
+    """Refused, or closed before an answer, as a published port does while the container loads."""
 
 
 class OutOfTime(EndpointError):
@@ -48,12 +47,12 @@ class HttpError(EndpointError):
     def __init__(self, reply: Reply) -> None:
         super().__init__(f"HTTP {reply.status}: {reply.explain()}")
         self.status = reply.status
-        # FastAPI's words for a path without a route. Dynamo's 404 for a model not routable yet reads differently.
+        # FastAPI's message for a path without a route. Dynamo's 404 for a model without a route yet differs.
         self.no_such_route = reply.status == 404 and reply.explain() == "Not Found"
 
 
 class Deadline:
-    """A moment on the monotonic clock that no operation may outlive."""
+    """A time on the monotonic clock at which all operations end."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -61,15 +60,15 @@ class Deadline:
         self._end = clock() + seconds
 
     def within(self, seconds: float) -> Deadline:
-        """A deadline in ``seconds``, but never later than this one."""
+        """Return a deadline in ``seconds``, or this one if it is earlier."""
         return Deadline(max(0.0, min(seconds, self.remaining())), self._clock)
 
     def remaining(self) -> float:
-        """Seconds left; negative when it has passed."""
+        """Return the seconds left; negative after the deadline."""
         return self._end - self._clock()
 
     def left(self) -> float:
-        """Seconds left, for a socket timeout. Raises OutOfTime when there are none."""
+        """Return the seconds left, for a socket timeout. Raises OutOfTime after the deadline."""
         remaining = self.remaining()
         if remaining <= 0:
             raise OutOfTime(f"no complete answer within {self.seconds:.1f} s")
@@ -77,7 +76,7 @@ class Deadline:
 
 
 class _BoundedReader(io.RawIOBase):
-    """Reads a socket. A timeout per read would let a server that sends a byte now and then hold us for ever."""
+    """A reader of a socket. A timeout for each read would let a server that sends single bytes wait for ever."""
 
     def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
         self._sock = sock
@@ -92,7 +91,7 @@ class _BoundedReader(io.RawIOBase):
 
 
 class _BoundedSocket:
-    """As much of a socket as ``http.client`` uses."""
+    """The part of a socket that ``http.client`` uses."""
 
     def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
         self._sock = sock
@@ -106,20 +105,20 @@ class _BoundedSocket:
         return io.BufferedReader(_BoundedReader(self._sock, self._deadline))
 
     def close(self) -> None:
-        """Nothing: http.client closes before the last read, as real sockets allow; Client.open closes in the end."""
+        """Do nothing: http.client closes before the last read; Client.open closes the socket."""
 
 
 def _resolve(host: str, port: int, deadline: Deadline) -> list[Any]:
-    """The addresses of a host. getaddrinfo takes no timeout, so it runs in a thread that can be left behind."""
+    """Return the addresses of a host. getaddrinfo has no timeout, so it runs in a thread that may outlast this call."""
     answer: queue.Queue[Any] = queue.Queue()
 
-    def ask() -> None:
+    def look_up() -> None:
         try:
             answer.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as error:
             answer.put(error)
 
-    threading.Thread(target=ask, daemon=True).start()
+    threading.Thread(target=look_up, daemon=True).start()
     try:
         found = answer.get(timeout=deadline.left())
     except queue.Empty:
@@ -131,30 +130,30 @@ def _resolve(host: str, port: int, deadline: Deadline) -> list[Any]:
 
 @dataclass(frozen=True)
 class Reply:
-    """A whole answer."""
+    """A complete answer."""
 
     status: int
     headers: dict[str, str]  # lower-case names
     body: bytes
 
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object. Raises EndpointError."""
+        """Return the body as a JSON object. Raises EndpointError."""
         return parse_object(self.body)
 
     def explain(self) -> str:
-        """The server's own words: ``{error: {message}}``, ``{message}`` and ``{detail}`` are all in use."""
+        """Return the server's message: ``{error: {message}}``, ``{message}`` or ``{detail}``."""
         try:
-            words: Any = json.loads(self.body)
+            value: Any = json.loads(self.body)
         except ValueError:
-            words = None
+            value = None
         for key in ("error", "message", "detail"):
-            if isinstance(words, dict) and words.get(key):
-                words = words[key]
-        return (words if isinstance(words, str) else self.body.decode("utf-8", "replace")) or "empty body"
+            if isinstance(value, dict) and value.get(key):
+                value = value[key]
+        return (value if isinstance(value, str) else self.body.decode("utf-8", "replace")) or "empty body"
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """A JSON object from the server. Raises EndpointError that shows what came instead."""
+    """Return a JSON object from the server. Raises EndpointError with other data."""
     try:
         value = json.loads(data)
     except ValueError:
@@ -165,7 +164,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 class Client:
-    """One endpoint. Raises ValueError for a URL, key or CA file that cannot work, naming the option."""
+    """A client for one endpoint. Raises ValueError, with the option, for an invalid URL, key or CA file."""
 
     def __init__(self, base_url: str, api_key: str = "", ca_file: str = "", option: str = "base_url") -> None:
         try:
@@ -191,9 +190,9 @@ class Client:
             except OSError as error:
                 raise ValueError(f"ca_file is {ca_file}, which cannot be used: {error}") from None
 
-    def excerpt(self, words: object) -> str:
-        """What the server said on one short line, without the API key even if the server repeats it."""
-        text = " ".join(str(words).split())
+    def excerpt(self, message: object) -> str:
+        """Return the server's message on one short line, with the API key masked."""
+        text = " ".join(str(message).split())
         if self._api_key:
             text = text.replace(self._api_key, "********")
         return text[:300] + "…" if len(text) > 300 else text
@@ -218,7 +217,7 @@ class Client:
     def open(
         self, path: str, deadline: Deadline, payload: dict[str, Any] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """GET, or POST ``payload``; gives the response while its body can be read. Raises EndpointError."""
+        """GET, or POST ``payload``. Yield the response while its body can be read. Raises EndpointError."""
         headers = {"Accept": "application/json, text/event-stream", "Connection": "close"}
         if self._api_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
@@ -241,39 +240,39 @@ class Client:
             raise EndpointError(f"its TLS certificate is not trusted: {error}") from None
         except (ssl.SSLEOFError, http.client.RemoteDisconnected, ConnectionError) as error:
             if response is None:
-                raise NotListening(_words(error)) from None
-            raise EndpointError(f"the answer was cut off: {_words(error)}") from None
+                raise NotListening(_text(error)) from None
+            raise EndpointError(f"the answer was cut off: {_text(error)}") from None
         except http.client.IncompleteRead:
             raise EndpointError("the answer was cut off: connection closed in the middle") from None
         except ssl.SSLError as error:
-            raise EndpointError(f"TLS failed: {_words(error)}") from None
+            raise EndpointError(f"TLS failed: {_text(error)}") from None
         except http.client.HTTPException as error:
             raise EndpointError(f"not an HTTP answer: {type(error).__name__} {error}") from None
         except OSError as error:
-            raise NotListening(_words(error)) from None
+            raise NotListening(_text(error)) from None
         finally:
             if sock is not None:
                 sock.close()
 
     def read(self, response: http.client.HTTPResponse) -> Reply:
-        """The rest of an open response."""
+        """Read the rest of an open response."""
         body = response.read(MAX_ANSWER_BYTES + 1)
         if len(body) > MAX_ANSWER_BYTES:
             raise EndpointError(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
-        if response.length:  # what Content-Length promised and did not come
+        if response.length:  # bytes of Content-Length that are missing
             raise http.client.IncompleteRead(body, response.length)
         headers = {name.lower(): value for name, value in response.getheaders()}
         return Reply(response.status, headers, body)
 
     def get(self, path: str, deadline: Deadline) -> Reply:
-        """GET a whole answer, whatever its status. Raises EndpointError."""
+        """GET a complete answer of any status. Raises EndpointError."""
         with self.open(path, deadline) as response:
             return self.read(response)
 
     def complete(self, api: str, payload: dict[str, Any], deadline: Deadline) -> Completion:
         """POST a request to one of the APIs in ``PATHS``. Raises EndpointError, HttpError for another status than 200.
 
-        A server may answer a request for a stream with a whole answer; then there is no time to first token.
+        A server may answer a request for a stream with a complete answer, which has no time to first token.
         """
         done = Completion(api)
         absorb = done.absorb_response if api == "responses" else done.absorb_choices
@@ -301,13 +300,13 @@ class Client:
         return done
 
 
-def _words(error: Exception) -> str:
-    """A connection error in words, without Python's tuple of number and text."""
+def _text(error: Exception) -> str:
+    """Return a connection error as text, without its number."""
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 def _events(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The data of each server-sent event. Raises EndpointError for an event that the server calls ``error``."""
+    """Yield the data of each server-sent event. Raises EndpointError for an event with name ``error``."""
     data: list[bytes] = []
     comments: list[bytes] = []
     name = b""
@@ -337,9 +336,9 @@ def _events(response: http.client.HTTPResponse) -> Iterator[bytes]:
 
 @dataclass
 class Completion:
-    """What a request brought. ``ttft`` and ``duration`` are in seconds, from sending the request.
+    """Answer to a request. ``ttft`` and ``duration`` are in seconds from the start of the request.
 
-    ``workers`` holds the ids of Dynamo's workers by ``prefill`` and ``decode``, where the request asked for them.
+    ``workers``: the ids of Dynamo's workers by ``prefill`` and ``decode``, if the request has them.
     """
 
     api: str
@@ -354,13 +353,13 @@ class Completion:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Completion tokens (reasoning included) over the whole time from request to last byte: what a caller sees."""
+        """Return completion tokens, reasoning included, per second from the request to the last byte."""
         if not self.usage or not self.duration:
             return None
         return self.usage["completion_tokens"] / self.duration
 
     def facts(self) -> dict[str, Any]:
-        """The part worth returning to a playbook."""
+        """Return the values for a playbook."""
         speed = self.tokens_per_second
         return {
             "api": self.api,
@@ -375,27 +374,27 @@ class Completion:
         }
 
     def absorb_choices(self, answer: dict[str, Any]) -> bool:
-        """Take in a chat or plain completion, whole or one chunk of its stream; True if it brought text."""
+        """Add a chat or plain completion, complete or one chunk. Return True if it has text."""
         _raise_error(answer)
         brought = ""
         for choice in (answer.get("choices") or [])[:1]:
             message = choice.get("message") or choice.get("delta") or {}
             text = message.get("content") or choice.get("text") or ""
-            # TensorRT-LLM and Dynamo say reasoning_content, newer servers reasoning.
+            # TensorRT-LLM and Dynamo use reasoning_content, newer servers reasoning.
             thought = message.get("reasoning_content") or message.get("reasoning") or ""
             self.text += text
             self.reasoning += thought
             self.tool_calls += message.get("tool_calls") or []
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
             brought = text + thought
-        self._note_workers(answer)
-        self._count(answer.get("usage"), "prompt_tokens", "completion_tokens")
+        self._add_workers(answer)
+        self._add_usage(answer.get("usage"), "prompt_tokens", "completion_tokens")
         return bool(brought)
 
     def absorb_response(self, answer: dict[str, Any]) -> bool:
-        """Take in an answer of the Responses API, whole or one event of its stream; True if it brought text.
+        """Add an answer of the Responses API, complete or one event. Return True if it has text.
 
-        The event that ends the stream carries the whole answer, so only that one is taken in.
+        The last event of a stream has the complete answer, so only that one is added.
         """
         _raise_error(answer)
         kind = answer.get("type", "")
@@ -417,18 +416,18 @@ class Completion:
         if status == "incomplete":
             status = (answer.get("incomplete_details") or {}).get("reason") or status
         self.finish_reason = {"completed": "stop", "max_output_tokens": "length"}.get(status, status)
-        self._note_workers(answer)
-        self._count(answer.get("usage"), "input_tokens", "output_tokens")
+        self._add_workers(answer)
+        self._add_usage(answer.get("usage"), "input_tokens", "output_tokens")
         return False
 
-    def _note_workers(self, answer: dict[str, Any]) -> None:
-        """Dynamo's ids of the workers that prefilled and decoded, as text: most are beyond what JSON is exact to."""
+    def _add_workers(self, answer: dict[str, Any]) -> None:
+        """Add Dynamo's worker ids as text, because most exceed the exact integers of JSON."""
         ids = (answer.get("nvext") or {}).get("worker_id") or {}
         for role in ("prefill", "decode"):
             if ids.get(f"{role}_worker_id") is not None:
                 self.workers[role] = str(ids[f"{role}_worker_id"])
 
-    def _count(self, usage: dict[str, Any] | None, prompt: str, completion: str) -> None:
+    def _add_usage(self, usage: dict[str, Any] | None, prompt: str, completion: str) -> None:
         if usage:
             self.usage = {
                 "prompt_tokens": int(usage[prompt]),
@@ -438,6 +437,6 @@ class Completion:
 
 
 def _raise_error(answer: dict[str, Any]) -> None:
-    """Some servers report an error inside an answer of status 200."""
+    """Raise EndpointError for an error in an answer of status 200."""
     if answer.get("error") or answer.get("type") == "error" or answer.get("object") == "error":
         raise EndpointError("error in the answer: " + Reply(200, {}, json.dumps(answer).encode()).explain())

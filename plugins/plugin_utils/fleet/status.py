@@ -113,7 +113,7 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
     """Return an instance with the data of its host and of the gateways."""
     unit: Tree = next((unit for unit in answer.get("units", []) if unit["name"] == one.get("unit")), {})
     release = answer.get("release") or {}
-    rotation = [
+    registrations = [
         {"gateway": name, **{key: known[key] for key in ("up", "drained", "state", "in_flight")}}
         for name, gateway in gateways.items()
         if (known := gateway["hosts"].get(host, {}).get(one["name"]))
@@ -126,7 +126,7 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
         and (not model or model in one["models"])
     )
     expected = [name for name, gateway in gateways.items() if _for_model(gateway, model)]
-    everywhere = 0 < len(rotation) >= len(expected) and in_rotation(rotation) == len(rotation)
+    everywhere = 0 < len(registrations) >= len(expected) and in_rotation(registrations) == len(registrations)
     return {
         "name": one["name"],
         "port": one.get("port"),
@@ -143,10 +143,10 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
         "healed": one.get("healed"),
         "models": one.get("models", []),
         "serves": serves,
-        "rotation": rotation,
+        "rotation": registrations,
         "in_rotation": everywhere if behind else serves,
         # The host's count includes the gateways' checks and other clients.
-        "load": sum(at["in_flight"] for at in rotation) if rotation else one.get("connections", 0),
+        "load": sum(at["in_flight"] for at in registrations) if registrations else one.get("connections", 0),
         "connections": one.get("connections"),
     }
 

@@ -436,7 +436,7 @@ def test_host_that_does_not_resolve(run: Run) -> None:
     assert "no-such-host.invalid does not resolve" in result["msg"]
 
 
-# --- it answers, but not what was asked for -------------------------------------------------------------------------
+# --- it gives another answer ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

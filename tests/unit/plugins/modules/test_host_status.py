@@ -315,7 +315,7 @@ def test_containers_of_another_image(machine: Machine) -> None:
     machine.containers["trtllm-serve-0"] = (f"{IMAGE}:1.2.1", "sha256:image")
     assert machine.drift() == {}, "by tag, and the right one"
     machine.digests = [f"{IMAGE}@{OTHER}"]
-    assert machine.drift()["serve-0"].startswith(f"container trtllm-serve-0 runs {IMAGE}:1.2.1, and")
+    assert machine.drift()["serve-0"].startswith(f"container trtllm-serve-0 runs {IMAGE}:1.2.1; the release")
     machine.containers = {}
     found = machine.gather()
     assert (found["drift"], found["problems"], found["instances"][0]["image"]) == ([], [], None)
