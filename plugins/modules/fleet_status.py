@@ -13,7 +13,7 @@ description:
   - Combines the results of the hosts and the gateways of a fleet, with a verdict for each host.
   - V(ok) serves. V(drained) gets no new request from any gateway. V(degraded) serves, and there is a reason to act.
     V(down) has a release and does not serve. V(unreachable) did not answer. V(nothing) has no release.
-  - It has an action plugin and runs on the control node. The playbook C(trtllm.fleet.status) gathers its input.
+  - The playbook C(trtllm.fleet.status) gathers its input.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 attributes:
@@ -26,6 +26,9 @@ attributes:
   idempotent:
     support: full
     description: Reads only.
+  action:
+    support: full
+    description: Runs on the control node and does not connect to the host.
 options:
   hosts:
     description: Results of M(trtllm.fleet.host_status) by host, also of tasks that failed or did not reach the host.
