@@ -30,7 +30,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_drift import (
     unit_drift,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import UNITS, HostReleases, summary
-from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import Client, Deadline, EndpointError
+from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import Client, Deadline, EndpointError
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 
 NET = Path("/proc/net")

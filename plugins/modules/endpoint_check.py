@@ -340,7 +340,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.expectation import Expectation
 from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.verification import Verification
-from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import Client
+from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import Client
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd
 
 EXPECTATION_OPTIONS = dict(

@@ -19,7 +19,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.hints import
     HINT_RECIPE,
     HINT_WORKER_IDS,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import Completion
+from ansible_collections.trtllm.fleet.plugins.module_utils.openai_completion import Completion
 
 # Harmony tokens between the channels of gpt-oss, or the text without them. Images before 1.1 have them in the content,
 # and later ones when parsing falls back to raw text (TensorRT-LLM issues 9188, 9256).

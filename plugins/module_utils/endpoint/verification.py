@@ -45,9 +45,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.hints import
     HINT_VOCABULARY,
     HINT_WORKERS,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import (
+from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import (
     Client,
-    Completion,
     Deadline,
     EndpointError,
     HttpError,
@@ -55,6 +54,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import (
     OutOfTime,
     parse_object,
 )
+from ansible_collections.trtllm.fleet.plugins.module_utils.openai_completion import Completion, complete
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd, Unit, UnitError
 
 INTERVAL = 2.0  # seconds between two tries
@@ -283,7 +283,7 @@ class Verification:
         try:
             # The first request after a start is slow (lazy initialisation), so max_ttft applies to the second.
             for _request in range(1 if self._wanted.max_ttft is None else 2):
-                done = self._client.complete(self._wanted.api, request_body(self._wanted), self._deadline)
+                done = complete(self._client, self._wanted.api, request_body(self._wanted), self._deadline)
         except HttpError as error:
             # Dynamo answers 500 and 503 in turn while it lists a worker that ended.
             not_yet = self._wanted.dynamo if error.status == 500 else error.status == 404 and not error.no_such_route
@@ -327,7 +327,7 @@ class Verification:
                 break
             try:
                 body = request_body(wanted, {**last, **missing} if last else None)
-                done = self._client.complete(wanted.api, body, self._deadline)
+                done = complete(self._client, wanted.api, body, self._deadline)
             except HttpError as refusal:
                 error, last = f"; {refusal}", {}
                 continue
@@ -380,7 +380,7 @@ class Verification:
             "max_tokens": self._wanted.max_tokens,
             **reasoning_effort(self._wanted, "chat"),
         }
-        first = self._client.complete("chat", body, self._deadline)
+        first = complete(self._client, "chat", body, self._deadline)
         try:
             call = first.tool_calls[0]
             function = call["function"]
@@ -395,7 +395,7 @@ class Verification:
             {"role": "assistant", "tool_calls": [{"id": call["id"], "type": "function", "function": function}]},
             {"role": "tool", "tool_call_id": call["id"], "content": TOOL_RESULT},
         ]
-        answered = self._client.complete("chat", body, self._deadline)
+        answered = complete(self._client, "chat", body, self._deadline)
         observed = f"the call, then {quote(answered.text)} ended by {answered.finish_reason}"
         good = bool(answered.text) and not answered.tool_calls and not RAW_HARMONY.search(answered.text)
         return self._checked("pass" if good else "fail", observed, expected, "" if good else parser_hint(self._wanted))

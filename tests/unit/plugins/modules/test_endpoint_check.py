@@ -15,7 +15,7 @@ from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.checks import Check, summarise
 from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint import verification
-from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import Client, Deadline, OutOfTime
+from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import Client, Deadline, OutOfTime
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd
 from ansible_collections.trtllm.fleet.plugins.modules import endpoint_check
 from ansible_collections.trtllm.fleet.tests.unit.fake_openai import (
