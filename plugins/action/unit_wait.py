@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Shows how far a unit is while a play waits for it; the module of the same name does the waiting."""
+"""Show the progress of a unit while the module of the same name waits for it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 MODULE = "trtllm.fleet.unit_wait"
-# Seconds between two looks at a host. A look costs the control machine about 0.3 CPU seconds,
-# so a play of many hosts looks less often: no more than a third of a core is spent on it.
+# Seconds between two queries of a host. A query takes about 0.3 s of CPU time on the control node,
+# so a play of many hosts queries less often: it uses at most a third of a core.
 TURN = 10.0
 TURN_PER_HOST = 1.0
 
 
 class ActionModule(ActionBase):
-    """The module in turns, a line of progress between two of them."""
+    """Runs of the module in turns, with a line of progress after each."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         variables = task_vars or {}
@@ -31,8 +31,8 @@ class ActionModule(ActionBase):
         turn = max(TURN, TURN_PER_HOST * len(variables.get("ansible_play_batch", [])))
         began = time.monotonic()
         while True:
-            asked = {**arguments, "turn": turn, "waited": time.monotonic() - began}
-            result: dict[str, Any] = self._execute_module(MODULE, asked, task_vars=variables)
+            options = {**arguments, "turn": turn, "waited": time.monotonic() - began}
+            result: dict[str, Any] = self._execute_module(MODULE, options, task_vars=variables)
             if result.get("failed") or result.get("finished") or result.get("unreachable"):
                 return result
             if result.get("progress"):
@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
 
 
 def line(progress: Mapping[str, Any]) -> str:
-    """Progress of a transfer for people: percent, amounts, rate, time left."""
+    """Return the progress of a transfer as text: percent, amounts, rate, time left."""
     done, total = progress.get("done_bytes", 0), progress.get("total_bytes", 0)
     parts = [f"{100 * done // total} %" if total else "", f"{size(done)} of {size(total)}"]
     if progress.get("rate"):
@@ -48,13 +48,13 @@ def line(progress: Mapping[str, Any]) -> str:
     if progress.get("seconds_left") is not None:
         minutes, seconds = divmod(int(progress["seconds_left"]), 60)
         parts.append(f"{minutes} min {seconds:02} s left")
-    told = ", ".join(filter(None, parts))
-    what = " ".join(filter(None, [progress.get("state"), progress.get("message")]))
-    return f"{told} ({what})" if what else told
+    amounts = ", ".join(filter(None, parts))
+    state = " ".join(filter(None, [progress.get("state"), progress.get("message")]))
+    return f"{amounts} ({state})" if state else amounts
 
 
 def size(count: float) -> str:
-    """Bytes in the unit that gives three figures."""
+    """Return a number of bytes with three figures."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= factor:
             return f"{count / factor:.3g} {unit}" if count < 100 * factor else f"{count / factor:.0f} {unit}"

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What systemd says about one unit: its state, and the last lines that it wrote to the journal."""
+"""A systemd unit: its state and its last journal lines."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, Callable
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner, run
 
-# Seconds. systemctl and journalctl answer in milliseconds, or in seconds on a host that loads weights; a system bus
-# that hangs must not hang the caller.
+# Seconds. systemctl and journalctl take milliseconds, or seconds while the host loads weights. A hanging system bus
+# must not block the caller.
 COMMAND_TIMEOUT = 20.0
 
 _PROPERTIES = (
@@ -31,18 +31,18 @@ _PROPERTIES = (
 
 
 def paragraphs(units: Sequence[str], text: str) -> dict[str, dict[str, str]]:
-    """The properties of each unit, from what ``systemctl show`` says of several in the order asked for."""
+    """Return the properties of each unit from the output of ``systemctl show`` for these units."""
     values = [dict(line.split("=", 1) for line in part.splitlines()) for part in text.strip().split("\n\n")]
     return dict(zip(units, values))
 
 
 class UnitError(Exception):
-    """systemd cannot be asked; the message says what it answered."""
+    """systemd did not answer; the message has its error."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """The state of a unit at one moment, in systemd's own words."""
+    """State of a unit, as systemd names it."""
 
     name: str
     load_state: str
@@ -53,7 +53,7 @@ class Unit:
     restarts: int
     invocation_id: str
     job_pending: bool
-    skipped: bool  # its conditions said that there is nothing to do
+    skipped: bool  # by its conditions
 
     @property
     def exists(self) -> bool:
@@ -65,12 +65,12 @@ class Unit:
 
     @property
     def restarting(self) -> bool:
-        """It died, and systemd is about to start it again (``auto-restart``, ``auto-restart-queued``)."""
+        """True if it ended and systemd is about to start it (``auto-restart``, ``auto-restart-queued``)."""
         return self.sub_state.startswith("auto-restart")
 
     @property
     def finished(self) -> bool:
-        """A oneshot unit that has done its work, or had none."""
+        """True for a oneshot unit that ended well or was skipped."""
         if self.job_pending:
             return False
         if self.active_state == "active":
@@ -78,7 +78,7 @@ class Unit:
         return self.active_state == "inactive" and self.result == "success"
 
     def facts(self) -> dict[str, Any]:
-        """The part worth returning to a playbook."""
+        """Return the values for a playbook."""
         return {key: value for key, value in asdict(self).items() if key not in ("job_pending", "skipped")}
 
     def __str__(self) -> str:
@@ -93,13 +93,13 @@ class Unit:
 
 
 class Systemd:
-    """Reads units with ``systemctl`` and ``journalctl``; tests inject the command runner."""
+    """A client for ``systemctl`` and ``journalctl``."""
 
     def __init__(self, runner: Runner = run) -> None:
         self._runner = runner
 
     def _run(self, *argv: str) -> CommandResult:
-        """Raises UnitError with what went wrong."""
+        """Return the result of a command. Raises UnitError."""
         try:
             done = self._runner(argv, COMMAND_TIMEOUT)
         except OSError as error:
@@ -111,7 +111,7 @@ class Systemd:
         return done
 
     def unit(self, name: str) -> Unit:
-        """The unit's state now. Raises UnitError when systemd does not answer; a missing unit is an answer."""
+        """Return the state of a unit, which may be missing. Raises UnitError if systemd does not answer."""
         shown = self._run("systemctl", "show", f"--property={','.join(_PROPERTIES)}", "--", name)
         value = dict(line.split("=", 1) for line in shown.stdout.splitlines() if "=" in line)
         return Unit(
@@ -128,12 +128,12 @@ class Systemd:
         )
 
     def journal(self, name: str, lines: int, invocation_id: str = "") -> list[str]:
-        """The last lines of one run of the unit, or of the unit in this boot when that run left none.
+        """Return the last lines of one run of the unit, or of the unit in this boot if that run has none.
 
-        Never raises: a journal that cannot be read must not hide the failure that it was to explain.
+        An unreadable journal is a line, because an exception would hide the failure of the unit.
         """
         tail = ["-n", str(lines), "-o", "cat", "--no-pager", "--quiet"]
-        # What the processes wrote carries the first field, what systemd wrote about them the second.
+        # Lines of the processes have the first field, lines of systemd about them the second.
         run_only = [f"_SYSTEMD_INVOCATION_ID={invocation_id}", "+", f"INVOCATION_ID={invocation_id}"]
         for match in [run_only] * bool(invocation_id) + [["--boot", f"--unit={name}"]]:
             try:
@@ -147,12 +147,12 @@ class Systemd:
 
 @dataclass(frozen=True)
 class Waited:
-    """How the wait for a unit ended: ``problem`` is empty when the unit finished its work, or is ``at_work`` yet."""
+    """Result of a wait. ``problem`` is empty if the unit has finished, or is ``running`` at the end of a turn."""
 
     unit: Unit
     problem: str
     seconds: float
-    at_work: bool = False
+    running: bool = False
 
 
 def wait_finished(
@@ -165,32 +165,32 @@ def wait_finished(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Waited:
-    """Wait until a oneshot unit has finished, failed, or ``timeout`` seconds have passed. Raises UnitError.
+    """Wait until a oneshot unit has finished or failed, at most ``timeout`` seconds. Raises UnitError.
 
-    ``waited``: seconds of the timeout that have passed already. ``turn``: seconds after which to return in any case.
+    ``waited``: seconds of the timeout that passed before. ``turn``: seconds after which to return in any case.
     """
     start = clock() - waited
-    seen_at_work = False
+    seen_running = False
     while True:
         unit = systemd.unit(name)
         seconds = clock() - start
         if not unit.exists:
-            return Waited(unit, f"{unit}: there is no such unit to wait for", seconds)
+            return Waited(unit, f"{unit}: the unit does not exist", seconds)
         if unit.failed:
             return Waited(unit, f"{unit}", seconds)
         if unit.finished:
-            # systemd forgets a finished unit that nothing refers to, and then shows it like one that never ran.
-            # The journal of this boot tells the two apart.
-            known = unit.active_state == "active" or seen_at_work or unit.invocation_id or unit.skipped
+            # systemd unloads a finished unit without references, and then shows it like one that never ran.
+            # Only the former has lines in the journal of this boot.
+            known = unit.active_state == "active" or seen_running or unit.invocation_id or unit.skipped
             if known or systemd.journal(name, 1):
                 return Waited(unit, "", seconds)
-            return Waited(unit, f"{unit}: it was not started since the host booted", seconds)
-        seen_at_work = True
+            return Waited(unit, f"{unit}: it was not started since the boot", seconds)
+        seen_running = True
         if seconds >= timeout:
             return Waited(unit, f"{unit}, not finished after {timeout:g} s", seconds)
         left = timeout - seconds
         if turn is not None:
             if seconds - waited >= turn:
-                return Waited(unit, "", seconds, at_work=True)
+                return Waited(unit, "", seconds, running=True)
             left = min(left, turn - (seconds - waited))
         sleep(min(interval, left))

@@ -7,77 +7,68 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: endpoint_check
-short_description: Prove that an OpenAI-compatible endpoint serves a model
+short_description: Verify that an OpenAI-compatible endpoint serves a model
 version_added: 0.1.0
 description:
-  - Goes through ordered stages and stops at the first that fails. C(unit) (active), C(health) (C(/health) answers 200),
-    C(model) (O(model) in C(/v1/models)), C(completion) (a real answer), then all that can be said of that answer.
-    These are C(usage), C(harmony), C(expected_text), C(reasoning), C(time_to_first_token), C(tokens_per_second) and
-    C(disaggregated). Last come C(instance_completion), C(tool_call) and C(unit_stable). For NVIDIA Dynamo
-    C(instances) comes before C(model).
-  - While an engine loads, its port refuses, resets or answers 502, 503 or 504, depending on its release and on what is
-    in front of it. All of that is "starting" and waited for. A unit that fails, restarts or stops ends the wait.
-  - The frontend of NVIDIA Dynamo is different. Its C(/health) answers 200 with no worker at all, it lists a model some
-    seconds before it routes to it, and it lists a killed worker until its lease ends. O(instances) waits for the
-    workers, and with O(instances) or O(disaggregated) a completion that is answered with 500 is tried again for up to
-    60 seconds, as one that is answered with 503 always is.
-  - A completion counts when it has content or reasoning, because a reasoning model may spend all of O(max_tokens) on
-    reasoning. With O(expected_text), O(reasoning) or O(harmony=false) it must have content.
-  - The proxy environment is never used.
+  - Runs ordered stages and stops at the first that fails. C(unit) is active, C(health) answers 200, C(model) is listed,
+    and C(completion) is a real answer. For NVIDIA Dynamo C(instances) comes before C(model).
+  - Then it checks the answer (C(usage), C(harmony), C(expected_text), C(reasoning), C(time_to_first_token),
+    C(disaggregated)), and last C(instance_completion), C(tool_call) and C(unit_stable).
+  - It waits while an engine loads, when the port refuses or resets connections or answers 502, 503 or 504. It stops
+    waiting if the unit fails, restarts or stops.
+  - The frontend of NVIDIA Dynamo answers C(/health) with 200 without workers, lists a model some seconds before it
+    routes to it, and lists a killed worker until its lease ends. O(instances) waits for the workers. With O(instances)
+    or O(disaggregated) a completion with status 500 is tried again for up to 60 s.
+  - A completion needs content or reasoning, because reasoning may use all of O(max_tokens). With O(expected_text),
+    O(reasoning) or O(harmony=false) it needs content.
+  - Ignores the proxy environment.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 attributes:
   check_mode:
     support: full
-    description: The same in check mode; the module only asks questions.
+    description: Sends the same requests.
   diff_mode:
     support: none
-    description: There is nothing to show; the module changes nothing.
+    description: The module changes nothing.
   idempotent:
     support: full
     description: Reads only.
 options:
   base_url:
-    description: Where the endpoint is, without C(/v1).
+    description: URL of the endpoint without C(/v1).
     type: str
     default: http://127.0.0.1:8000
   model:
-    description: The model id that the endpoint has to list, and that is asked. Required without O(last_stage).
+    description: The model id of the request, which the endpoint must list. Required without O(last_stage).
     type: str
     default: ''
   last_stage:
     description:
-      - End well after this stage, where there is no model to ask yet. What the later ones need is not looked at.
-      - V(health) waits for a worker of NVIDIA Dynamo, when O(base_url) is its own system port (C(DYN_SYSTEM_PORT)). It
-        answers 503 while its engine loads, and with C(DYN_SYSTEM_USE_ENDPOINT_HEALTH_STATUS) 200 after that.
+      - End after this stage, before there is a model.
+      - V(health) waits for a worker of NVIDIA Dynamo if O(base_url) is its system port (C(DYN_SYSTEM_PORT)). It answers
+        503 while its engine loads, and 200 after that with C(DYN_SYSTEM_USE_ENDPOINT_HEALTH_STATUS).
       - V(instances) waits until the frontend of Dynamo lists its workers.
     type: str
     choices: [health, instances]
   unit:
     description:
-      - The systemd unit on this host that is the endpoint. It must become active and stay the same invocation during
-        the check; its last journal lines are shown on failure.
-      - Without it only HTTP is looked at, so the endpoint may be on another host.
+      - The systemd unit of the endpoint on this host. It must become active and keep its invocation during the check.
+        Its last journal lines are shown on failure.
+      - Without it the endpoint may be on another host.
     type: str
     default: ''
   timeout:
-    description:
-      - Seconds for everything together, loading included. Every wait on the network ends there, whatever the server
-        does.
-      - Reading the unit and its journal after that adds a fraction of a second, and never more than 15 seconds.
+    description: Seconds for all stages, loading included. Reading the unit and its journal may add up to 15 s.
     type: float
     default: 600
-  interval:
-    description: Seconds between two tries while the endpoint starts.
-    type: float
-    default: 2
   api:
-    description: Which API the sample completion uses.
+    description: API of the sample completion.
     type: str
     choices: [chat, responses, completions]
     default: chat
   prompt:
-    description: The prompt of the sample completion, sent with temperature 0.
+    description: Prompt of the sample completion, sent with temperature 0.
     type: str
     default: Where is New York? Answer in one sentence.
   max_tokens:
@@ -89,107 +80,97 @@ options:
     type: bool
     default: true
   expected_text:
-    description: A regular expression that has to be found in the content.
+    description: A regular expression that must match in the content.
     type: str
     default: ''
   reasoning:
-    description: Require reasoning and content, separated from each other. Not with O(api=completions).
+    description: Require reasoning and content, separated. Not with O(api=completions).
     type: bool
     default: false
   reasoning_effort:
     description:
-      - The reasoning effort that the completion and O(tool_call) ask for. Without it the server's default applies.
-        Not with O(api=completions).
-      - Sent as C(chat_template_args) to the chat completions of Dynamo, which is known by O(instances) or
-        O(disaggregated), and in OpenAI's own fields otherwise. Dynamo before 1.3 takes no notice of it in
-        O(api=responses).
+      - Reasoning effort of the completion and of O(tool_call). Unset means the server's default. Not with
+        O(api=completions).
+      - Sent as C(chat_template_args) in chat completions of Dynamo (with O(instances) or O(disaggregated)), and in
+        OpenAI's fields otherwise. Dynamo before 1.3 ignores it with O(api=responses).
     type: str
     choices: [low, medium, high]
   instances:
     description:
-      - How many instances of each endpoint Dynamo's frontend has to list in C(/health), by the endpoint's name,
+      - Number of instances that C(/health) of Dynamo's frontend must list, by endpoint name,
         C(dyn://NAMESPACE.COMPONENT.generate). Waits until each number is equal.
-      - More instances than expected do not pass either. A killed worker stays listed until its lease ends (10 to 30
-        seconds), and requests that are sent to it fail. V(0) waits until there is none.
+      - More instances fail, too, because requests to a killed worker fail until its lease ends (10 to 30 s). V(0) waits
+        until there is none.
       - Other endpoints may be listed. Workers have some whose names end in a random suffix.
     type: dict
     default: {}
   instance_address:
     description:
-      - Count only the O(instances) at this IP address, which is where a worker takes its requests. It proves the
-        workers of one host, such as after their restart, whatever the number of the others.
-      - With a port (V(192.0.2.1:9250), V([2001:db8::1]:9250)) it is one of them.
+      - Count only the O(instances) at this IP address, where a worker takes its requests. It verifies the workers of
+        one host, such as after their restart.
+      - With a port (V(192.0.2.1:9250), V([2001:db8::1]:9250)) it is one worker.
     type: str
     default: ''
   disaggregated:
     description:
       - Require that the sample went from a prefill worker to a decode worker of Dynamo.
-      - The proof is that the answer names two different workers, which Dynamo tells from release 1.3 on. It does not in
-        O(api=responses) with O(stream=true).
+      - The answer must name two different workers. Dynamo returns worker ids since 1.3, but not with O(api=responses)
+        and O(stream=true).
     type: bool
     default: false
   prefill_metrics:
     description:
-      - The metrics of all prefill workers as URLs, such as C(http://gpu1:9091/metrics), for releases of Dynamo that do
-        not tell the workers of a request. O(disaggregated) then requires that these workers have taken more requests
-        after the sample than before.
-      - A request of somebody else in that moment counts too, so leave it out where the answer itself tells.
+      - URLs of the metrics of all prefill workers, such as C(http://gpu1:9091/metrics), for Dynamo versions without
+        worker ids. O(disaggregated) then requires that their number of requests grows with the sample.
+      - Requests of other clients count, too, so do not set it if the answer has worker ids.
     type: list
     elements: str
     default: []
   answered_by_instance:
     description:
-      - Require an answer by each worker that O(instances) counts at O(instance_address), as proof that these serve. The
-        sample is repeated for that, for 60 seconds or a little more, each time with a worker's id for the router.
-      - Dynamo tells the workers of an answer from release 1.3 on. It does not in O(api=responses) with O(stream=true).
-      - Each answer has to be as good as the sample has to, but for the time that it takes.
+      - Require an answer by each worker that O(instances) counts at O(instance_address). The sample is repeated for up
+        to about 60 s, each time with a worker's id for the router.
+      - Dynamo returns worker ids since 1.3, but not with O(api=responses) and O(stream=true).
+      - Each answer must pass the checks of the sample, except O(max_ttft).
     type: bool
     default: false
   tool_call:
     description:
-      - Require a tool call round trip. Offered one tool, the model has to call it with JSON arguments, and to answer in
-        text once it has the tool's result. Always through chat completions.
+      - Require a tool call round trip through chat completions. The model must call the only tool with JSON arguments,
+        and answer in text with the tool's result.
     type: bool
     default: false
   harmony:
     description:
-      - Whether the server parses the harmony format, in which gpt-oss writes. The content must then be free of it.
+      - Whether the server parses the harmony format of gpt-oss. The content must then not contain its tokens.
       - With V(false) the raw text of all channels is the answer, as TensorRT-LLM before 1.1 sends it. It must not be
-        empty, and O(expected_text) is looked for in all of it. There is no reasoning and no tool call to require.
+        empty, and O(expected_text) is searched in all of it. O(reasoning) and O(tool_call) cannot pass.
     type: bool
     default: true
   max_ttft:
     description:
-      - Require the first token within this many seconds of the request. Needs O(stream=true).
-      - With this or O(min_tokens_per_second) the sample runs twice and the second run counts, as a server's first
-        request is slow.
-    type: float
-  min_tokens_per_second:
-    description: Require this many completion tokens per second, counted from the request to the last byte.
+      - Require the first token within this number of seconds. Needs O(stream=true).
+      - The sample then runs twice and the second run counts, because the first request of a server is slow.
     type: float
   api_key:
-    description: Sent as bearer token, where the endpoint asks for one.
+    description: Bearer token for an endpoint that needs one.
     type: str
     default: ''
   ca_file:
-    description: Certificate authorities to trust for an C(https) O(base_url) instead of those of the host.
+    description: Certificate authorities for an C(https) O(base_url) instead of those of the host.
     type: path
     default: ''
-  journal_lines:
-    description: How many of the last journal lines of O(unit) to return on failure. The message shows at most 15.
-    type: int
-    default: 15
 """
 
 EXAMPLES = r"""
-- name: Wait for the instance and verify it
+- name: Verify the instance
   trtllm.fleet.endpoint_check:
     base_url: http://127.0.0.1:8000
     unit: trtllm-serve-0
     model: openai/gpt-oss-120b
     timeout: 1800
 
-- name: Verify an endpoint through the gateway, with all that gpt-oss can do and a floor on speed
+- name: Verify reasoning, tool calls and latency through the gateway
   trtllm.fleet.endpoint_check:
     base_url: https://llm.example.com
     ca_file: /etc/ssl/certs/example-ca.pem
@@ -200,7 +181,6 @@ EXAMPLES = r"""
     reasoning: true
     tool_call: true
     max_ttft: 0.5
-    min_tokens_per_second: 100
   delegate_to: localhost
 
 - name: Wait for the engine of a Dynamo worker
@@ -234,7 +214,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ok:
-  description: Whether every check passed.
+  description: Whether all checks passed.
   returned: always
   type: bool
   sample: true
@@ -244,29 +224,29 @@ stage:
   type: str
   sample: done
 checks:
-  description: The checks made, in order. C(unknown) is not a pass.
+  description: The checks in order. C(unknown) is not a pass.
   returned: always
   type: list
   elements: dict
   contains:
     id:
-      description: Which check.
+      description: Id of the check.
       type: str
     status:
-      description: How it ended.
+      description: Result of the check.
       type: str
       choices: [pass, fail, unknown]
     observed:
-      description: What was found.
+      description: The observed value.
       type: str
     expected:
-      description: What would have passed.
+      description: The expected value.
       type: str
     hint:
       description: What to change.
       type: str
     duration:
-      description: Seconds it took, waiting included.
+      description: Seconds, waiting included.
       type: float
   sample:
     - id: health
@@ -276,34 +256,34 @@ checks:
       hint: ''
       duration: 212.4
 model:
-  description: The model id, once the endpoint has listed it.
+  description: The model id, after the endpoint listed it.
   returned: always
   type: str
   sample: openai/gpt-oss-120b
 server_version:
-  description: What C(/version) says, where there is such a path.
+  description: Answer of C(/version), if the endpoint has this path.
   returned: always
   type: str
   sample: 1.2.1
 completion:
-  description: The sample completion. V(null) when none came.
+  description: The sample completion. V(null) without an answer.
   returned: always
   type: dict
   contains:
     api:
-      description: The API that was used.
+      description: API of the request.
       type: str
     prompt:
-      description: What was asked.
+      description: Prompt of the request.
       type: str
     text:
       description: Its content.
       type: str
     reasoning:
-      description: Its reasoning, where the server separates it from the content.
+      description: Its reasoning, if the server separates it from the content.
       type: str
     finish_reason:
-      description: V(stop) or V(length), whatever the API calls it.
+      description: V(stop) or V(length) for all APIs.
       type: str
     usage:
       description: Its C(prompt_tokens), C(completion_tokens) and C(total_tokens).
@@ -320,7 +300,7 @@ completion:
     workers:
       description:
         - With O(disaggregated) or O(answered_by_instance), Dynamo's ids of the C(prefill) and the C(decode) worker as
-          text, as many programs round numbers of their size. Empty otherwise, and where the server does not tell.
+          text, because many programs round numbers of this size. Otherwise empty.
       type: dict
   sample:
     api: chat
@@ -334,7 +314,7 @@ completion:
     duration: 0.1458
     workers: {prefill: '11903253399108467130', decode: '3537629747254563787'}
 unit:
-  description: State of O(unit) at the end, in systemd's words. V(null) without O(unit).
+  description: State of O(unit) at the end, as systemd names it. V(null) without O(unit).
   returned: always
   type: dict
   sample:
@@ -347,22 +327,23 @@ unit:
     restarts: 0
     invocation_id: 6f0f9e6c0d0f4c0e9d0a6d2c6f6d8f11
 journal:
-  description: The last lines that O(unit) wrote in the run that was checked. Empty when all checks passed.
+  description: The last lines of O(unit) in the checked run. Empty if all checks passed.
   returned: always
   type: list
   elements: str
   sample: []
 """
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint import Expectation, Verification
-from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import Client
+from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.expectation import Expectation
+from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.verification import Verification
+from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import Client
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd
 
-JOURNAL_IN_MESSAGE = 15
-
-EXPECTATION_SPEC = dict(
+EXPECTATION_OPTIONS = dict(
     model=dict(type="str", default=""),
     last_stage=dict(type="str", choices=["health", "instances"]),
     unit=dict(type="str", default=""),
@@ -375,7 +356,6 @@ EXPECTATION_SPEC = dict(
     tool_call=dict(type="bool", default=False),
     harmony=dict(type="bool", default=True),
     max_ttft=dict(type="float"),
-    min_tokens_per_second=dict(type="float", no_log=False),
     reasoning_effort=dict(type="str", choices=["low", "medium", "high"]),
     instances=dict(type="dict", default={}),
     instance_address=dict(type="str", default=""),
@@ -383,37 +363,36 @@ EXPECTATION_SPEC = dict(
     prefill_metrics=dict(type="list", elements="str", default=[]),
     answered_by_instance=dict(type="bool", default=False),
 )
+OPTIONS = dict(
+    base_url=dict(type="str", default="http://127.0.0.1:8000"),
+    timeout=dict(type="float", default=600),
+    api_key=dict(type="str", default="", no_log=True),
+    ca_file=dict(type="path", default=""),
+    **EXPECTATION_OPTIONS,
+)
+
+
+def make_verification(given: dict[str, Any]) -> Verification:
+    """Return the verification of the module's options. Raises ValueError, with the option, for invalid ones."""
+    expected = {option: given[option] for option in EXPECTATION_OPTIONS}
+    # A number that a template made is text before ansible-core 2.19.
+    expected["instances"] = {
+        name: int(number) if str(number).isdigit() else number for name, number in given["instances"].items()
+    }
+    client = Client(given["base_url"], given["api_key"], given["ca_file"])
+    return Verification(client, Systemd(), Expectation(**expected), given["timeout"])
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec=dict(
-            base_url=dict(type="str", default="http://127.0.0.1:8000"),
-            timeout=dict(type="float", default=600),
-            interval=dict(type="float", default=2),
-            api_key=dict(type="str", default="", no_log=True),
-            ca_file=dict(type="path", default=""),
-            journal_lines=dict(type="int", default=15),
-            **EXPECTATION_SPEC,
-        ),
-        supports_check_mode=True,
-    )
-    given = module.params
-    # A number that a template made is text before ansible-core 2.19.
-    given["instances"] = {
-        name: int(number) if str(number).isdigit() else number for name, number in given["instances"].items()
-    }
+    module = AnsibleModule(argument_spec=OPTIONS, supports_check_mode=True)
     try:
-        client = Client(given["base_url"], given["api_key"], given["ca_file"])
-        wanted = Expectation(**{option: given[option] for option in EXPECTATION_SPEC})
-        verification = Verification(client, Systemd(), wanted, given["timeout"], given["interval"])
+        verification = make_verification(module.params)
     except ValueError as error:
         module.fail_json(msg=str(error))
-
-    result = verification.run(given["journal_lines"])
+    result = verification.run()
     if result["ok"]:
         module.exit_json(changed=False, **result)
-    module.fail_json(msg="\n".join([verification.message(), *result["journal"][-JOURNAL_IN_MESSAGE:]]), **result)
+    module.fail_json(msg="\n".join([verification.message(), *result["journal"]]), **result)
 
 
 if __name__ == "__main__":

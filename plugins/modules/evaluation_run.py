@@ -164,7 +164,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils import evaluation
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import background_command
 from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import EvaluationError
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
-from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import Client, Deadline, EndpointError, HttpError
+from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import Client, Deadline, EndpointError, HttpError
 
 # What the program reads; its names are those of the options.
 REQUEST = ("base_url", "model", "names", "efforts", "examples", "repeats", "threads", "max_tokens", "patience", "data")

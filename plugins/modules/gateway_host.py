@@ -7,32 +7,31 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gateway_host
-short_description: Set which instances of GPU hosts a gateway sends requests to
+short_description: Register GPU hosts at a gateway, drain them or return them to service
 version_added: 0.1.0
 description:
-  - Runs on a gateway, which role P(trtllm.fleet.gateway#role) has set up. It keeps a note for each GPU host below
-    C(ROOT/hosts), and makes C(ROOT/haproxy.cfg) of C(ROOT/head.cfg) and all notes, so what it does for one host needs
-    no other host.
-  - No request is lost. An instance that is drained gets no new one and finishes those that it has. Draining needs no
-    reload, and outlasts a reload, a restart and a reboot of the gateway.
-  - HAProxy is reloaded only where an instance comes, goes or moves, and once for all O(hosts). The old process then
-    finishes what it has.
-  - Names are resolved here, and HAProxy gets IP addresses. A name that no longer resolves keeps its last address.
-  - A host with a fault of its own, such as a new name that does not resolve, does not keep the others from changing.
-    The module then fails with RV(problems).
-  - A configuration that HAProxy does not take is refused before anything is changed.
+  - Runs on a gateway of role P(trtllm.fleet.gateway#role). It keeps a note for each GPU host in C(ROOT/hosts), and
+    builds C(ROOT/haproxy.cfg) from C(ROOT/head.cfg) and all notes.
+  - Requests in flight are not interrupted. A drained instance gets no new one and finishes the others. A drain needs no
+    reload, and lasts over a reload, a restart and a reboot of the gateway.
+  - HAProxy is reloaded once for all O(hosts), and only if instances are added, removed or moved.
+  - Names are resolved on the gateway, and HAProxy gets IP addresses. A name that no longer resolves keeps its last
+    address.
+  - An invalid host, such as a new one whose name does not resolve, does not keep the others from changing. The module
+    then fails with RV(problems).
+  - A configuration that HAProxy rejects changes nothing.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 attributes:
   check_mode:
     support: full
-    description: Says what would change, on a host without a gateway too. Waits for nothing.
+    description: Predicts the change, on a host without a gateway too. Does not wait.
   diff_mode:
     support: full
-    description: Shows the host's note and the configuration.
+    description: Shows the notes and the configuration.
   idempotent:
     support: full
-    description: What is as asked is not touched.
+    description: Writes and reloads only on a difference.
 options:
   root:
     description: Directory of the gateway.
@@ -48,7 +47,7 @@ options:
     default: trtllm-gateway.service
   hosts:
     description:
-      - The GPU hosts. Without any the configuration is made of the notes that are there.
+      - The GPU hosts. An empty list builds the configuration from the existing notes.
       - Required with another O(state) than V(present).
     type: list
     elements: dict
@@ -59,11 +58,11 @@ options:
         type: str
         required: true
       model:
-        description: With O(hosts[].servers), the model id that the host serves. One gateway is for one model.
+        description: The model id that the host serves, with O(hosts[].servers). A gateway is for one model.
         type: str
         default: ''
       servers:
-        description: For V(present), and for V(ready) if they may be others, the host's instances.
+        description: The host's instances. Required with V(present), optional with V(ready).
         type: list
         elements: dict
         default: []
@@ -86,29 +85,29 @@ options:
             required: true
   state:
     description:
-      - V(present) has exactly O(hosts[].servers) of each host in service. One that was drained stays so.
-      - V(drained) sends no new request to the hosts' O(instances).
-      - V(ready) sends requests to them again. With O(hosts[].servers) a host has exactly these instances, or with
-        O(instances) too, these of them become as O(hosts[].servers) has them, and the others stay as they are.
-      - V(absent) forgets the hosts.
+      - V(present) registers exactly O(hosts[].servers) of each host. An instance that was drained stays drained.
+      - V(drained) sends no new request to O(instances).
+      - V(ready) returns O(instances) to service. With O(hosts[].servers) it replaces the host's instances by these, or
+        only O(instances) of them.
+      - V(absent) removes the hosts.
     type: str
     choices: [present, absent, drained, ready]
     default: present
   instances:
-    description: For V(drained) and V(ready), names of instances; none means all of a host.
+    description: Names of instances for V(drained) and V(ready). An empty list means all of a host.
     type: list
     elements: str
     default: []
   by:
     description:
-      - For V(drained) and V(ready), who wants it so. What an V(operator) drained a V(rollout) leaves drained.
+      - Owner of the drain for V(drained) and V(ready). V(rollout) leaves instances drained that V(operator) drained.
     type: str
     choices: [operator, rollout]
     default: operator
   timeout:
     description:
-      - For V(present) and V(ready), seconds until the gateway's own checks of the instances pass, but for drained ones.
-        V(0) does not wait.
+      - Seconds to wait with V(present) and V(ready) until the gateway's checks of the instances in service pass. V(0)
+        does not wait.
     type: float
     default: 0
 """
@@ -138,24 +137,24 @@ EXAMPLES = r"""
 RETURN = r"""
 running:
   description:
-    - Whether HAProxy ran and was told. If not, it starts with what was written.
-    - Where instances are waited for, one that does not run is a failure.
+    - Whether HAProxy runs. If not, it starts with the new configuration.
+    - With O(timeout), a HAProxy that does not run is a failure.
   returned: success
   type: bool
   sample: true
 reloaded:
-  description: Whether HAProxy was reloaded, or in check mode would be.
+  description: Whether HAProxy was reloaded, or would be in check mode.
   returned: success
   type: bool
   sample: false
 drained:
-  description: Of each of the hosts, the instances that get no new request.
+  description: The drained instances of each of O(hosts).
   returned: success
   type: dict
   sample: {gpu1: [serve-0], gpu2: []}
 problems:
-  description: Why some of O(hosts) are as before, or not up, by name. The module fails where there are any.
-  returned: when the gateway itself has no fault
+  description: Reasons by host for which O(hosts) did not change or are not up. The module fails if there are any.
+  returned: unless the gateway itself fails
   type: dict
   sample: {}
 """
@@ -166,35 +165,56 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import (
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.addresses import look_up
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway import Gateway
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError, Haproxy
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import (
     DRAINERS,
     OPERATOR,
     Change,
-    Gateway,
-    GatewayError,
-    Haproxy,
-    Host,
+    RegisteredHost,
     Server,
-    look_up,
     marked,
     present,
 )
 
+SERVER_OPTIONS = dict(
+    name=dict(type="str", required=True),
+    address=dict(type="str", required=True),
+    port=dict(type="int", required=True),
+    max_requests=dict(type="int", required=True),
+)
+HOST_OPTIONS = dict(
+    name=dict(type="str", required=True),
+    model=dict(type="str", default=""),
+    servers=dict(type="list", elements="dict", default=[], options=SERVER_OPTIONS),
+)
+OPTIONS = dict(
+    root=dict(type="path", default="/etc/trtllm-fleet/gateway"),
+    socket=dict(type="path", default="/run/trtllm-gateway/admin.sock"),
+    unit=dict(type="str", default="trtllm-gateway.service"),
+    hosts=dict(type="list", elements="dict", default=[], options=HOST_OPTIONS),
+    state=dict(type="str", default="present", choices=["present", "absent", "drained", "ready"]),
+    instances=dict(type="list", elements="str", default=[]),
+    by=dict(type="str", default=OPERATOR, choices=list(DRAINERS)),
+    timeout=dict(type="float", default=0),
+)
 
-def change(host: dict[str, Any], given: dict[str, Any], found: Mapping[str, Sequence[str]]) -> Change:
-    """What a host's note becomes, from what it is. ``found``: the IP addresses of names."""
+
+def host_change(host: dict[str, Any], given: dict[str, Any], found: Mapping[str, Sequence[str]]) -> Change:
+    """Return the change of a host's note. ``found``: the IP addresses of names."""
     state, by, instances = given["state"], given["by"], given["instances"]
     if state == "absent":
         return lambda old: None
     servers = {server.pop("name"): Server(**server) for server in map(dict, host["servers"])}
 
-    def changed(old: Host | None) -> Host | None:
+    def changed(old: RegisteredHost | None) -> RegisteredHost | None:
         if len(servers) < len(host["servers"]):
-            raise GatewayError("two of its servers have the same name; HAProxy needs different names")
+            raise GatewayError("two of its servers have the same name; HAProxy needs different names. Rename one")
         if state == "present":
             return present(old, host["model"], servers, found)
         if state == "drained":
-            # One that is not known gets no request anyway.
+            # A host that is not registered gets no request anyway.
             return old and marked(host["name"], old, lambda server: server.drain(by), instances)
         if servers:
             others = {name: server for name, server in (old.servers if old else {}).items() if name not in instances}
@@ -205,28 +225,33 @@ def change(host: dict[str, Any], given: dict[str, Any], found: Mapping[str, Sequ
     return changed
 
 
+def wait_for_hosts(
+    gateway: Gateway, hosts: Mapping[str, RegisteredHost], instances: Sequence[str], timeout: float
+) -> dict[str, str]:
+    """Wait for the instances in service. Return the states of those that are not up in time, by host."""
+    waited = {
+        f"{name}.{instance}": name
+        for name, host in hosts.items()
+        for instance, server in host.servers.items()
+        if instance in (instances or host.servers) and not server.drained
+    }
+    down: dict[str, list[str]] = {}
+    for server, state in gateway.wait_until_up(list(waited), timeout).items():
+        down.setdefault(waited[server], []).append(f"{server} {state}")
+    return {name: f"after {timeout:g} s {'; '.join(states)}" for name, states in down.items()}
+
+
 def apply(gateway: Gateway, given: dict[str, Any], check_mode: bool) -> dict[str, Any]:
-    """Reach the state asked for; the answer is the module's result. Raises GatewayError and OSError."""
+    """Reach the state. Return the module's result. Raises GatewayError and OSError."""
     hosts, timeout = given["hosts"], given["timeout"]
     found = look_up(server["address"] for host in hosts for server in host["servers"])
-    done = gateway.apply(given["unit"], {host["name"]: change(host, given, found) for host in hosts})
+    done = gateway.apply(given["unit"], {host["name"]: host_change(host, given, found) for host in hosts})
     failures = dict(done.problems)
     if timeout and given["state"] in ("present", "ready") and not check_mode:
-        waited = {
-            f"{name}.{one}": name
-            for name, host in done.hosts.items()
-            for one, server in host.servers.items()
-            if one in (given["instances"] or host.servers) and not server.drained
-        }
-        down: dict[str, list[str]] = {}
-        for server, state in gateway.wait_until_up(list(waited), timeout).items():
-            down.setdefault(waited[server], []).append(f"{server} {state}")
-        failures |= {name: f"after {timeout:g} s {'; '.join(states)}" for name, states in down.items()}
-    none: dict[str, list[str]] = {host["name"]: [] for host in hosts}
-    drained = none | {
-        name: [instance for instance, server in host.servers.items() if server.drained]
-        for name, host in done.hosts.items()
-    }
+        failures |= wait_for_hosts(gateway, done.hosts, given["instances"], timeout)
+    drained: dict[str, list[str]] = {host["name"]: [] for host in hosts}
+    for name, host in done.hosts.items():
+        drained[name] = [instance for instance, server in host.servers.items() if server.drained]
     return dict(
         changed=done.changed,
         running=done.running,
@@ -238,40 +263,9 @@ def apply(gateway: Gateway, given: dict[str, Any], check_mode: bool) -> dict[str
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec=dict(
-            root=dict(type="path", default="/etc/trtllm-fleet/gateway"),
-            socket=dict(type="path", default="/run/trtllm-gateway/admin.sock"),
-            unit=dict(type="str", default="trtllm-gateway.service"),
-            hosts=dict(
-                type="list",
-                elements="dict",
-                default=[],
-                options=dict(
-                    name=dict(type="str", required=True),
-                    model=dict(type="str", default=""),
-                    servers=dict(
-                        type="list",
-                        elements="dict",
-                        default=[],
-                        options=dict(
-                            name=dict(type="str", required=True),
-                            address=dict(type="str", required=True),
-                            port=dict(type="int", required=True),
-                            max_requests=dict(type="int", required=True),
-                        ),
-                    ),
-                ),
-            ),
-            state=dict(type="str", default="present", choices=["present", "absent", "drained", "ready"]),
-            instances=dict(type="list", elements="str", default=[]),
-            by=dict(type="str", default=OPERATOR, choices=list(DRAINERS)),
-            timeout=dict(type="float", default=0),
-        ),
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec=OPTIONS, supports_check_mode=True)
     if module.params["state"] != "present" and not module.params["hosts"]:
-        module.fail_json(msg=f"state is {module.params['state']} but hosts is empty; this state needs hosts")
+        module.fail_json(msg=f"state is {module.params['state']} and hosts is empty; this state needs hosts")
     gateway = Gateway(Path(module.params["root"]), Haproxy(Path(module.params["socket"])), module.check_mode)
     try:
         result = apply(gateway, module.params, module.check_mode)

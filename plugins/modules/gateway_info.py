@@ -7,12 +7,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gateway_info
-short_description: Tell what a gateway sends to which instances, and how they do
+short_description: Gather the state of a gateway and of its instances
 version_added: 0.1.0
 description:
-  - Runs on a gateway, which role P(trtllm.fleet.gateway#role) has set up.
-  - Tells of each instance of each host whether it is drained, whether the gateway's own checks of it pass, and what it
-    has answered. With O(seconds) it also tells how fast, from the gateway's access log.
+  - Runs on a gateway of role P(trtllm.fleet.gateway#role).
+  - Returns for each instance whether it is drained, whether the gateway's checks of it pass, and its requests. With
+    O(seconds), counts and times of the access log, too.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 attributes:
@@ -21,7 +21,7 @@ attributes:
     description: Reads only.
   diff_mode:
     support: none
-    description: There is nothing to show; the module changes nothing.
+    description: The module changes nothing.
   idempotent:
     support: full
     description: Reads only.
@@ -39,7 +39,7 @@ options:
     type: str
     default: trtllm-gateway.service
   seconds:
-    description: Tell RV(hosts.traffic) of the last so many seconds. V(0) tells none.
+    description: Length in seconds of the period of RV(hosts.traffic). With V(0) it is V(null).
     type: int
     default: 0
 seealso:
@@ -55,12 +55,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 running:
-  description: Whether HAProxy answers. If not, no instance is up.
+  description: Whether HAProxy runs. If not, RV(hosts.up) is false for all instances.
   returned: success
   type: bool
   sample: true
 hosts:
-  description: The GPU hosts behind it by name, each with its instances by name.
+  description: The registered GPU hosts by name, each with its instances by name.
   returned: success
   type: dict
   contains:
@@ -68,28 +68,28 @@ hosts:
       description: Whether it gets no new request.
       type: bool
     drained_by:
-      description: Who wants that, V(operator) or V(rollout); empty where nobody does.
+      description: V(operator), V(rollout), or empty for an instance in service.
       type: str
     up:
-      description: Whether the gateway's own checks of it pass.
+      description: Whether the gateway's checks of it pass.
       type: bool
     state:
-      description: HAProxy's words for that.
+      description: State and last check as HAProxy reports them.
       type: str
     in_flight:
-      description: Requests that it is answering now, of this gateway.
+      description: Requests of this gateway in flight.
       type: int
     requests:
-      description: Requests that it got since HAProxy was reloaded last.
+      description: Requests of this gateway since HAProxy's last reload.
       type: int
     address:
       description: Its address and port.
       type: str
     traffic:
       description:
-        - Of the last O(seconds), the requests that ended (C(requests)), those that failed (C(failed)), and of
-          C(timed) others the time to the first byte of the answer in milliseconds, as median (C(first_byte_ms_p50)) and
-          95th percentile (C(first_byte_ms_p95)). Those are the streamed ones if there are any.
+        - Of the last O(seconds), the requests that ended (C(requests)) and those that failed (C(failed)).
+        - The median (C(first_byte_ms_p50)) and the 95th percentile (C(first_byte_ms_p95)) of the time to the first byte
+          in milliseconds, of C(timed) other requests. These are the streamed ones if there are any.
         - V(null) without O(seconds).
       type: dict
   sample:
@@ -104,7 +104,7 @@ hosts:
         address: 192.0.2.11:8000
         traffic: {requests: 812, failed: 0, timed: 640, first_byte_ms_p50: 41.0, first_byte_ms_p95: 120.0}
 model:
-  description: The model id that they serve; empty where there are none.
+  description: The model id of the hosts; empty without hosts.
   returned: success
   type: str
   sample: gpt-oss-120b
@@ -115,8 +115,9 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import Gateway, GatewayError, Haproxy
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway_log import access_log, measured, traffic
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.access_log import access_log, measured, traffic
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway import Gateway
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError, Haproxy
 
 
 def main() -> None:

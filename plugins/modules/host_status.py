@@ -7,19 +7,19 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_status
-short_description: Tell in one look how a GPU host is
+short_description: Gather the status of a GPU host
 version_added: 0.1.0
 description:
-  - Tells the release that was proven last, how each of its instances is, the GPUs and their driver, and what is no
-    longer as M(trtllm.fleet.host_release) left it.
-  - All of it in one execution, within seconds. What cannot be looked at is a sentence in RV(problems).
+  - Returns the last verified release, the state of its instances, the GPUs and their driver, and the differences from
+    what M(trtllm.fleet.host_release) left.
+  - One execution takes some seconds. A failed query is a sentence in RV(problems).
 attributes:
   check_mode:
     support: full
     description: Reads only.
   diff_mode:
     support: none
-    description: There is nothing to show; the module changes nothing.
+    description: The module changes nothing.
   idempotent:
     support: full
     description: Reads only.
@@ -41,7 +41,7 @@ EXAMPLES = r"""
   trtllm.fleet.host_status:
   register: status
 
-- name: Stop where somebody changed something by hand
+- name: Assert that the host has no drift
   ansible.builtin.assert:
     that: status.drift | length == 0
     fail_msg: "{{ status.drift | map(attribute='sentence') | join('. ') }}"
@@ -49,15 +49,15 @@ EXAMPLES = r"""
 
 RETURN = r"""
 time:
-  description: When the look was taken, by the clock of the host.
+  description: Time of the query by the clock of the host.
   returned: success
   type: str
   sample: "2026-11-22T22:41:12+00:00"
 release:
   description:
-    - The release that was proven last, as the history of M(trtllm.fleet.host_release_info) has it, with the one before
-      it (C(previous)) and the id of the model that is served (C(served_model)).
-    - V(null) where there is none.
+    - The last verified release in the history of M(trtllm.fleet.host_release_info), with the one before it
+      (C(previous)) and the served model id (C(served_model)).
+    - V(null) without a verified release.
   returned: success
   type: dict
   sample:
@@ -73,7 +73,7 @@ release:
     overrides: {max_batch_size: 128}
     served_model: gpt-oss-120b
 units:
-  description: The units of that release, and all others that are links into a release, in the order of their names.
+  description: The units of RV(release), and all others that are links into a release, by name.
   returned: success
   type: list
   elements: dict
@@ -83,35 +83,35 @@ units:
       type: str
       sample: trtllm-serve-0.service
     release:
-      description: Name of the release that the unit is a link into; empty where it is none.
+      description: Name of the release that the unit links to; empty without a link.
       type: str
       sample: 3f786850e387
     active:
-      description: Its C(ActiveState) in systemd's words; V(unknown) where systemd does not answer.
+      description: Its C(ActiveState); V(unknown) if systemd does not answer.
       type: str
       sample: active
     sub:
-      description: Its C(SubState) in systemd's words.
+      description: Its C(SubState).
       type: str
       sample: running
     start_limit_reached:
-      description: Whether it failed and systemd does not start it any more, as it was started too often.
+      description: Whether it failed and reached its start limit.
       type: bool
       sample: false
     last_log_line:
-      description: Of a failed unit, the last error in its journal, else the last line there.
+      description: The last error in the journal of a failed unit, else the last line.
       type: str
       sample: null
     restarts:
-      description: How often systemd restarted it by itself.
+      description: Number of automatic restarts.
       type: int
       sample: 0
     since:
-      description: Since when it has been in this state; V(null) where it never was in another.
+      description: Start of this state; V(null) if it never changed.
       type: str
       sample: "2026-11-22T22:09:31+00:00"
 instances:
-  description: The instances of that release.
+  description: The instances of RV(release).
   returned: success
   type: list
   elements: dict
@@ -134,11 +134,11 @@ instances:
       elements: int
       sample: [0, 1, 2, 3]
     healthy:
-      description: Whether C(/health) and C(/v1/models) answer within 5 seconds.
+      description: Whether C(/health) and C(/v1/models) answer within 5 s.
       type: bool
       sample: true
     answer:
-      description: How they answered.
+      description: Their answer.
       type: str
       sample: HTTP 200
     models:
@@ -148,19 +148,19 @@ instances:
       sample: [gpt-oss-120b]
     healed:
       description:
-        - How often its watch killed its container since the host booted, because it no longer answered, when it did so
-          last (C(at)), and why. V(null) if it never did.
+        - Number of times since the boot that the watchdog killed its container, the last time (C(at)) and the reason.
+          V(null) if it never did.
       type: dict
       sample:
         times: 1
         at: "2026-11-22T20:10:41+00:00"
         reason: POST /v1/chat/completions was not answered within 600 s
     connections:
-      description: Established connections on its port. Behind the gateway each is a request.
+      description: Established connections on its port. Each one of a gateway is a request.
       type: int
       sample: 3
     image:
-      description: The image that its container was started with; V(null) where there is no container.
+      description: The image of its container; V(null) without a container.
       type: str
       sample: tensorrt-llm@sha256:e35ea1320d51e7c066134a52391d50eb294b7a75c37c1a736f68132956832174
 driver:
@@ -175,12 +175,12 @@ driver:
     cuda_version: '13.0'
     kernel_module: 580.159.04
 fabric:
-  description: State of the NVLink fabric; V(null) where there is none.
+  description: State of the NVLink fabric; V(null) without one.
   returned: success
   type: str
   sample: Completed
 gpus:
-  description: The GPUs, with what M(trtllm.fleet.gpu_info) tells of their load and errors.
+  description: The GPUs with load and errors, as of M(trtllm.fleet.gpu_info).
   returned: success
   type: list
   elements: dict
@@ -201,11 +201,10 @@ missing:
   sample: []
 drift:
   description:
-    - What is no longer as a run left it, or as the driver's packages are. C(about) is a file, a unit, an instance,
-      C(docker) or C(driver).
-    - Of files, those that were changed since they were written; of units, links that lead elsewhere, and what is
-      masked, not enabled, changed by a drop-in or not loaded; of instances, containers of another image; of Docker,
-      keys of C(daemon.json) that were changed; of the driver, a kernel module of another version.
+    - Differences from what a run or the driver's packages left. C(about) is a file, a unit, an instance, C(docker) or
+      C(driver).
+    - Changed or missing files of the release; units with another link, masked, not enabled, changed by a drop-in or not
+      loaded; containers of another image; changed keys of C(daemon.json); a kernel module of another version.
   returned: success
   type: list
   elements: dict
@@ -213,7 +212,7 @@ drift:
     - about: trtllm-serve-0.service
       sentence: "trtllm-serve-0.service is changed by /etc/systemd/system/trtllm-serve-0.service.d/override.conf"
 problems:
-  description: What could not be looked at, and why.
+  description: Failed queries, in sentences.
   returned: success
   type: list
   elements: str
@@ -227,7 +226,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import ReleaseError
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import HostStatus
 
-# Is there where systemd booted the host: sd_booted(3).
+# Exists if systemd booted the host: sd_booted(3).
 BOOTED = Path("/run/systemd/system")
 
 
@@ -237,7 +236,7 @@ def main() -> None:
     )
     status = HostStatus(Path(module.params["root"]), module.get_bin_path("nvidia-smi"), BOOTED.is_dir())
     try:
-        module.exit_json(changed=False, **status.look())
+        module.exit_json(changed=False, **status.gather())
     except (ReleaseError, OSError) as error:
         module.fail_json(msg=str(error))
 

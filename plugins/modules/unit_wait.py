@@ -10,23 +10,22 @@ module: unit_wait
 short_description: Wait for a systemd oneshot unit to finish its work
 version_added: 0.1.0
 description:
-  - Joins a long leg of a play (weights, image pull) that was started as its own systemd unit with
+  - Waits for a long operation (weights, image pull) that a play started as a systemd unit with
     C(systemctl start --no-block).
-  - Succeeds when the unit is done, which is C(active (exited)) for units with C(RemainAfterExit=yes) and
-    C(inactive (dead)) with result C(success) for others. A unit whose conditions said that there is nothing
-    to do is done as well.
-  - Fails as soon as the unit has failed, with the last lines that it wrote, or at the deadline, saying where it stands.
-  - A unit that systemd is going to start again (C(Restart=on-failure)) is still at work.
-  - With O(progress), a line for each host tells from time to time how far its unit is while the play waits.
+  - Succeeds if the unit is C(active (exited)) with C(RemainAfterExit=yes), or C(inactive (dead)) with result C(success)
+    without it. A unit that its conditions skipped has finished, too.
+  - Fails as soon as the unit fails, with its last lines, or at the deadline with its state.
+  - Waits for a unit that systemd is about to start again (C(Restart=on-failure)).
+  - With O(progress), prints a line of progress for each host while the play waits.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 attributes:
   check_mode:
     support: full
-    description: In check mode the state is read once and returned, without waiting and without failing.
+    description: Reads the state once. Neither waits nor fails.
   diff_mode:
     support: none
-    description: There is nothing to show; the module changes nothing.
+    description: The module changes nothing.
   idempotent:
     support: full
     description: Reads only.
@@ -36,36 +35,28 @@ options:
     type: str
     required: true
   timeout:
-    description: Seconds to wait at most.
+    description: Maximum seconds to wait.
     type: float
     default: 3600
-  interval:
-    description: Seconds between two looks at the unit.
-    type: float
-    default: 2
-  journal_lines:
-    description: How many of its last journal lines to show when the unit did not succeed.
-    type: int
-    default: 15
   hint:
-    description: What to change when the unit did not succeed; a sentence that names the variable.
+    description: Sentence for the message of a failure, such as which variable to change.
     type: str
     default: ''
   progress:
     description:
-      - File on the host in which the unit says how far it is, as a JSON object of C(state), C(message), C(done_bytes),
-        C(total_bytes), C(rate) in bytes a second, and C(seconds_left), which may be V(null).
-      - It is shown every ten seconds, in plays of many hosts less often.
+      - File on the host with the unit's progress, a JSON object of C(state), C(message), C(done_bytes), C(total_bytes),
+        C(rate) in bytes per second, and C(seconds_left), which may be V(null).
+      - It is shown every 10 s, and less often in plays of many hosts.
     type: path
   turn:
-    description: Seconds after which to return in any case. The action plugin of this module sets it.
+    description: Seconds after which to return before the end of O(timeout). The action plugin sets it.
     type: float
   waited:
-    description: Seconds of O(timeout) that have passed before this turn. The action plugin of this module sets it.
+    description: Seconds of O(timeout) that passed before this turn. The action plugin sets it.
     type: float
     default: 0
   mask:
-    description: Secrets that the unit may have written to the journal; they are starred out of everything returned.
+    description: Secrets that the unit may have written to the journal. They are masked in the result.
     type: list
     elements: str
     default: []
@@ -83,12 +74,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 finished:
-  description: Whether the unit has done its work. False only in check mode, on failure, or after O(turn) seconds.
+  description: Whether the unit has finished. False only in check mode, on failure, or after O(turn) seconds.
   returned: always
   type: bool
   sample: true
 unit:
-  description: State of the unit when the wait ended, in systemd's words.
+  description: State of the unit at the end, as systemd names it.
   returned: always
   type: dict
   sample:
@@ -106,7 +97,7 @@ waited:
   type: float
   sample: 312.4
 progress:
-  description: What the file O(progress) holds; empty when there is none.
+  description: Content of the file O(progress); empty without one.
   returned: with O(progress)
   type: dict
   sample:
@@ -117,7 +108,7 @@ progress:
     rate: 410215532
     seconds_left: 105
 journal:
-  description: The last lines that the unit wrote, of its last run where that can be told.
+  description: The last lines of the unit, of its last run if that has lines.
   returned: failure
   type: list
   elements: str
@@ -132,9 +123,22 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd, UnitError, wait_finished
 
+INTERVAL = 2.0  # seconds between two queries of the unit
+JOURNAL_LINES = 15
+
+OPTIONS = dict(
+    name=dict(type="str", required=True),
+    timeout=dict(type="float", default=3600),
+    hint=dict(type="str", default=""),
+    progress=dict(type="path"),
+    turn=dict(type="float"),
+    waited=dict(type="float", default=0),
+    mask=dict(type="list", elements="str", default=[], no_log=True),
+)
+
 
 def read_progress(path: str) -> dict[str, Any]:
-    """What the unit says of itself. Empty when it says nothing, or nothing that can be understood."""
+    """Return the unit's progress; empty without a valid file."""
     try:
         with open(path, encoding="utf-8") as file:
             progress = json.load(file)
@@ -144,39 +148,23 @@ def read_progress(path: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec=dict(
-            name=dict(type="str", required=True),
-            timeout=dict(type="float", default=3600),
-            interval=dict(type="float", default=2),
-            journal_lines=dict(type="int", default=15),
-            hint=dict(type="str", default=""),
-            progress=dict(type="path"),
-            turn=dict(type="float"),
-            waited=dict(type="float", default=0),
-            mask=dict(type="list", elements="str", default=[], no_log=True),
-        ),
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec=OPTIONS, supports_check_mode=True)
     given = module.params
-    name, hint, interval = given["name"], given["hint"], given["interval"]
-    if not interval > 0:
-        module.fail_json(msg=f"interval is {interval:g}; it must be above 0 seconds")
     systemd = Systemd()
     timeout = 0.0 if module.check_mode else given["timeout"]
     try:
-        waited = wait_finished(systemd, name, timeout, interval, given["turn"], given["waited"])
+        waited = wait_finished(systemd, given["name"], timeout, INTERVAL, given["turn"], given["waited"])
     except UnitError as error:
-        module.fail_json(msg=f"The state of {name} cannot be read: {error}")
+        module.fail_json(msg=f"The state of {given['name']} cannot be read: {error}")
 
-    finished = not waited.problem and not waited.at_work
+    finished = not waited.problem and not waited.running
     result = dict(changed=False, finished=finished, unit=waited.unit.facts(), waited=round(waited.seconds, 3))
     if given["progress"]:
         result["progress"] = read_progress(given["progress"])
-    if finished or waited.at_work or module.check_mode:
+    if finished or waited.running or module.check_mode:
         module.exit_json(**result)
-    journal = systemd.journal(name, module.params["journal_lines"], waited.unit.invocation_id)
-    problem = f"{waited.problem}. {hint}" if hint else waited.problem
+    journal = systemd.journal(given["name"], JOURNAL_LINES, waited.unit.invocation_id)
+    problem = f"{waited.problem}. {given['hint']}" if given["hint"] else waited.problem
     module.fail_json(msg="\n".join([problem, *journal]), journal=journal, **result)
 
 

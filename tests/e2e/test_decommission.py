@@ -115,7 +115,7 @@ def test_a_host_goes_and_leaves_nothing(bare: Bare) -> None:
     started = FLEET.shell(LAST, STARTED)
     with FLEET.load(RATE) as load:
         for moment in (
-            "gateway : Set which requests each gateway sends to the host",
+            "gateway : Register, drain or return the host at each gateway",
             "trtllm_server : Remove the releases",
             "model_weights : Remove them",
             "docker_engine : Stop Docker for good",
@@ -125,7 +125,7 @@ def test_a_host_goes_and_leaves_nothing(bare: Bare) -> None:
         run = FLEET.play("decommission", *TAKEN)
         assert run.status == 0, run.output
     assert load.errors() == {}
-    assert f"stays: {WEIGHTS}/theirs." in run.output
+    assert f"model_weights_dir: {WEIGHTS}/theirs." in run.output
     FLEET.shell(FIRST, f"rm {THEIRS} && rmdir {WEIGHTS}/theirs {WEIGHTS}")
     assert differences(bare[FIRST], snapshot(FLEET, FIRST)) == []
     # Nobody else noticed.

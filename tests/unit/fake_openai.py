@@ -94,7 +94,7 @@ class FakeOpenAI:
         self._server.server_close()
 
     def paths(self) -> list[str]:
-        """What was asked for, in order."""
+        """The paths of the requests, in order."""
         return [request.path for request in self.requests]
 
     def bodies(self, path: str) -> list[Any]:
@@ -178,7 +178,7 @@ USAGE = {"prompt_tokens": 70, "completion_tokens": 30, "total_tokens": 100}
 
 
 def chat(content: str | None = "New York is in the United States.", **fields: Any) -> dict[str, Any]:
-    """A whole chat completion of TensorRT-LLM; ``fields`` are the message's, but for finish_reason and usage."""
+    """A whole chat completion of TensorRT-LLM; ``fields``: of the message, and finish_reason and usage."""
     finish_reason = fields.pop("finish_reason", "stop")
     usage = fields.pop("usage", USAGE)
     message = {"role": "assistant", "content": content, "reasoning_content": None, "tool_calls": [], **fields}

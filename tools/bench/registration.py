@@ -25,7 +25,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, run
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import Gateway, Haproxy, Host, Server, present
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway import Gateway
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import Haproxy
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import RegisteredHost, Server, present
 
 HEAD = """global
   description @fingerprint@
@@ -77,7 +79,7 @@ class Proxy:
         self.gateway.apply("", {f"gpu{number}": functools.partial(registered, number) for number in numbers})
 
 
-def registered(number: int, old: Host | None) -> Host:
+def registered(number: int, old: RegisteredHost | None) -> RegisteredHost:
     """Return the note of a host."""
     return present(old, "m", {"serve-0": Server(f"192.0.2.{1 + number % 250}", 8000 + number, 64)})
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import OPERATOR
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import OPERATOR
 
 
 class RolloutError(Exception):

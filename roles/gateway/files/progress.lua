@@ -2,43 +2,43 @@
 -- GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 -- SPDX-License-Identifier: GPL-3.0-or-later
 --
--- Tell an instance that is busy from one that hangs. Runs in the gateway's HAProxy, 2.4 and later.
+-- Distinguish a busy instance from one that hangs. Runs in the gateway's HAProxy, 2.4 and later.
 --
--- TensorRT-LLM admits requests in turn. A completion as a health check waits behind the users of a busy instance, so its
--- silence proves nothing. Progress does: bytes of answers, an answer to a completion of our own, or iterations that the
--- engine counted. The last step of each health check requests the service below, which answers 503 while an instance has
--- work and makes no progress.
+-- TensorRT-LLM admits requests in turn, so a completion as a health check waits behind the requests of a busy instance.
+-- Progress is: bytes of answers, an answer to a completion of this program, or iterations that the engine counts. The
+-- last step of each health check requests the service below. It answers 503 while an instance has work and makes no
+-- progress.
 
 local BACKEND = os.getenv("GATEWAY_BACKEND")
--- Where the process that serves has this program's service.
+-- Socket of this program's service in the current process.
 local SOCKET = os.getenv("GATEWAY_PROGRESS_SOCKET")
 -- A completion of one token.
 local REQUEST = os.getenv("GATEWAY_REQUEST")
--- Seconds.
+-- In seconds.
 local TIMEOUT = tonumber(os.getenv("GATEWAY_PROGRESS_TIMEOUT"))
 local INTERVAL = tonumber(os.getenv("GATEWAY_CHECK_INTERVAL"))
 local ROUND = 1
-local WEIGHT = "100" -- as module gateway_host sets it
+local WEIGHT = "100" -- of module gateway_host
 local AGAIN = 1 -- after a completion that failed
 local DOWN_INTERVAL = 2
 local DOWN_TIMEOUT = 30 -- of a completion, while the instance gets no request
 local DOUBT = TIMEOUT / 2 -- without progress, until the engine's own count is read
 local POLL = 5
 local CONNECT_TIMEOUT = 3
--- How long the first check of an instance waits for the first answer.
+-- Seconds that the first check of an instance waits for the first answer.
 local FIRST = tonumber(os.getenv("GATEWAY_CHECK_TIMEOUT")) - 1
 local FAILURES = 2
--- Bytes that an answer has before its first token: a hung engine may still send the headers of a stream.
+-- Bytes of an answer before its first token: a hung engine may still send the headers of a stream.
 local HEADERS = 400
 local STATUS_LINE = 200 -- with the headers that the gateway adds
-local LONG_ERROR = 2048 -- one that does not say how long it is
-local COUNTED = 6 -- HAProxy counts the bytes of an answer every five seconds, and the answer itself at once
+local LONG_ERROR = 2048 -- an error without a Content-Length
+local COUNTED = 6 -- seconds; HAProxy counts an answer at once, and its bytes every five seconds
 
 local instances = {}
--- Bytes of answers that are errors, by instance. A hung engine may still send them, so they are no progress.
+-- Bytes of error answers, by instance. A hung engine may still send them, so they do not count as progress.
 local errors = {}
 
--- Run a function that may fail without an end to the task.
+-- Run a function, and log its error instead of ending the task.
 local function protected(run, ...)
   local done, message = pcall(run, ...)
   if not done then
@@ -46,11 +46,11 @@ local function protected(run, ...)
   end
 end
 
--- Return as much of an answer as the pattern says, and whether a connection came about.
+-- Return the part of an answer that the pattern selects, and true if the connection succeeded.
 local function request(address, timeout, pattern, method, path, body)
   local host, port = address:match("^%[?(.-)%]?:(%d+)$")
   local target = host and { host, tonumber(port) } or { address:match("^unix@.*") }
-  -- HAProxy 3.0.11 ends with a segmentation fault where a socket is closed that no connect() was called for.
+  -- HAProxy 3.0.11 crashes (segmentation fault) if a socket is closed without a connect().
   if #target == 0 then
     return nil, false
   end
@@ -80,7 +80,7 @@ end
 
 local function complete(instance)
   local began, timeout = core.now().sec, instance.down and DOWN_TIMEOUT or TIMEOUT
-  -- The status line as far as the status. HAProxy's receive("*l") fails on an empty line.
+  -- The status line up to the status. HAProxy's receive("*l") fails on an empty line.
   local answer, connected = request(instance.address, timeout, 12, "POST", "/v1/chat/completions", REQUEST)
   local now, status = core.now().sec, answer and answer:match("^HTTP/%S+ (%d+)")
   instance.next = now + (instance.down and DOWN_INTERVAL or INTERVAL)
@@ -96,7 +96,7 @@ local function complete(instance)
   end
 end
 
--- Request a completion of one token. Without an answer in time it has shown nothing, and is still owed.
+-- Request a completion of one token. Without an answer in time it stays owed.
 local function probe(instance)
   instance.probing = true
   core.register_task(function()
@@ -105,7 +105,7 @@ local function probe(instance)
   end)
 end
 
--- Read the number of the last iteration. The engine forgets iterations that were read, so only a second one is progress.
+-- Read the number of the last iteration. The engine returns each iteration once, so only a second number is progress.
 local function count_iterations(instance)
   local body = request(instance.address, POLL, "*a", "GET", "/metrics", "")
   local iteration = body and body:match('^.*"iter"%s*:%s*(%d+)')
@@ -122,8 +122,8 @@ local function poll(instance)
   end)
 end
 
--- Return whether one more instance may be taken out of service. Half of those that serve, or would but for this
--- program, stay: what looks like a fault of most may be one of the gateway.
+-- Return true if one more instance may be taken out of service. Half of the instances that are up, or would be without
+-- this program, stay: a fault of most of them may be a fault of the gateway.
 local function may_stall()
   local serving, stalled = 0, 0
   for _, instance in pairs(instances) do
@@ -137,7 +137,7 @@ end
 
 local function inspect(name, server)
   local row, now = server:get_stats(), core.now().sec
-  -- Its name did not resolve, so it has no address.
+  -- It has no address, because its name did not resolve.
   if not row or row.status == "MAINT (resolution)" then
     return
   end
@@ -162,14 +162,14 @@ local function inspect(name, server)
     instance.answered = false
   end
   instance.down = down
-  if unreachable then -- HAProxy knows, and whoever comes back starts anew
+  if unreachable then -- HAProxy's own check fails; the instance starts again without a history
     instance.since, instance.stalled, instance.owed, instance.failures = now, false, false, 0
   end
   if payload > instance.mark then
     moved(instance)
   elseif row.scur == 0 and not (instance.probing or instance.owed or instance.stalled) then
     instance.since, instance.mark = now, payload
-  elseif now - instance.begun > COUNTED then -- headers and errors were smaller than supposed
+  elseif now - instance.begun > COUNTED then -- headers and errors were smaller than assumed
     instance.mark = payload
   end
   local silent = now - instance.since
@@ -187,7 +187,7 @@ local function inspect(name, server)
   end
 end
 
--- Return why an instance gets no request, or nothing.
+-- Return the reason for which an instance gets no request, or nil.
 local function reason(instance)
   if instance.stalled then
     local seconds = core.now().sec - instance.since
@@ -201,8 +201,8 @@ local function reason(instance)
   end
 end
 
--- Send what comes yet to no instance that was drained or removed since a reload. The runtime API of a process that was
--- replaced refuses to set weights.
+-- Send later requests to no instance that was drained or removed since the reload. The runtime API of a replaced process
+-- rejects new weights.
 local function follow()
   local answer = request(SOCKET, CONNECT_TIMEOUT, "*a", "GET", "/", "")
   local _, body = (answer or ""):match("^HTTP/%S+ 200 .-\r\n\r\n()(.*)$")
@@ -230,7 +230,7 @@ core.register_task(function()
     end
     core.msleep(1000 * ROUND)
   end
-  -- After a reload the new process looks for progress.
+  -- After a reload the new process checks progress.
   while true do
     protected(follow)
     core.msleep(1000 * ROUND)
@@ -242,7 +242,7 @@ core.register_action("count_error", { "http-res" }, function(txn)
   errors[name] = (errors[name] or 0) + STATUS_LINE + #txn.f:res_hdrs() + length
 end)
 
--- Return the names of the instances that get requests.
+-- Return the names of the instances in service.
 local function served()
   local names = {}
   for name, server in pairs(core.backends[BACKEND].servers) do
@@ -267,8 +267,8 @@ core.register_service("progress", "http", function(applet)
     core.msleep(100)
     tries = tries - 1
   end
-  local words = instances[name] and reason(instances[name])
-  applet:set_status(words and 503 or 200, words or "OK")
+  local why = instances[name] and reason(instances[name])
+  applet:set_status(why and 503 or 200, why or "OK")
   applet:add_header("content-length", "0")
   applet:start_response()
 end)

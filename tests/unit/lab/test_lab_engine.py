@@ -17,7 +17,7 @@ import click.testing
 import pydantic
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils import endpoint
+from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.completion_checks import RAW_HARMONY
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 from lab.engine import options, trtllm_serve
 
@@ -312,7 +312,7 @@ def test_raw_harmony_is_in_whole_and_streamed_answers() -> None:
     """Else the lab would hide what endpoint_check says of a release that does not parse the format."""
     types, content = re.findall(r"sub_filter_types (.*);|'\"content\":\"(\w.*)'", trtllm_serve.RAW_HARMONY)
     assert types[0].split() == ["application/json", "text/event-stream"]
-    assert endpoint.RAW_HARMONY.search(content[1] + "New York")
+    assert RAW_HARMONY.search(content[1] + "New York")
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

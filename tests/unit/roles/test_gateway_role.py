@@ -17,8 +17,8 @@ ATTENTION_DP = {"enable_attention_dp": True, "tensor_parallel_size": 2}
 def max_requests(**given: Any) -> int:
     loader = DataLoader()
     variables: dict[str, Any] = {}
-    for part in ("defaults", "vars"):
-        variables |= loader.load_from_file(str(ROLE / part / "main.yml"), trusted_as_template=True)
+    for path in (ROLE / "defaults/main.yml", ROLE / "vars/main/registration.yml"):
+        variables |= loader.load_from_file(str(path), trusted_as_template=True)
     templar = Templar(loader=loader, variables={**variables, **given})
     return int(templar.template(trust_as_template("{{ gateway_host_max_requests }}")))
 

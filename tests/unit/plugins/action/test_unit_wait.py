@@ -26,7 +26,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     def run(systemd: Callable[[Sequence[str], float], CommandResult], **options: Any) -> dict[str, Any]:
         monkeypatch.setattr(unit_wait, "Systemd", lambda: Systemd(systemd))
-        args = {"name": "trtllm-weights", "timeout": 30, "interval": 0.02, **options}
+        monkeypatch.setattr(unit_wait, "INTERVAL", 0.02)
+        args = {"name": "trtllm-weights", "timeout": 30, **options}
         with patch_module_args(args), pytest.raises(SystemExit):
             unit_wait.main()
         return json.loads(capsys.readouterr().out)
@@ -59,19 +60,20 @@ def test_finished_before_and_unloaded_by_systemd(run: Run) -> None:
 def test_never_started_is_not_finished(run: Run) -> None:
     result = run(FakeSystemd("forgotten"))
     assert result["failed"] is True
-    assert result["msg"] == "trtllm-weights is inactive (dead): it was not started since the host booted"
+    assert result["msg"] == "trtllm-weights is inactive (dead): it was not started since the boot"
 
 
 def test_failed_shows_hint_and_the_lines_of_that_run(run: Run) -> None:
-    systemd = FakeSystemd("starting", "failed", journal={"aaaa": ["one", "two", "401 Unauthorized"], "": ["old"]})
-    result = run(systemd, hint="Check model_weights_token.", journal_lines=2, timeout=60)
+    systemd = FakeSystemd(
+        "starting", "failed", journal={"aaaa": [*"x" * 9, *map(str, range(14)), "401 Unauthorized"], "": ["old"]}
+    )
+    result = run(systemd, hint="Check model_weights_token.", timeout=60)
     assert result["failed"] is True
     assert result["finished"] is False
-    assert result["journal"] == ["two", "401 Unauthorized"]
-    assert result["msg"] == (
-        "trtllm-weights is failed (failed), result exit-code, exit status 1. Check model_weights_token.\n"
-        "two\n401 Unauthorized"
-    )
+    lines = [*map(str, range(14)), "401 Unauthorized"]
+    assert result["journal"] == lines
+    problem = "trtllm-weights is failed (failed), result exit-code, exit status 1. Check model_weights_token."
+    assert result["msg"] == "\n".join([problem, *lines])
     assert result["unit"]["exec_main_status"] == 1
 
 
@@ -90,7 +92,7 @@ def test_deadline_says_where_it_stands(run: Run) -> None:
 def test_unit_that_does_not_exist(run: Run) -> None:
     result = run(FakeSystemd("missing"), timeout=60)
     assert result["failed"] is True
-    assert result["msg"] == "trtllm-weights is not-found: there is no such unit to wait for"
+    assert result["msg"] == "trtllm-weights is not-found: the unit does not exist"
 
 
 @pytest.mark.parametrize(("state", "finished"), [("starting", False), ("failed", False), ("exited", True)])
@@ -113,12 +115,6 @@ def test_no_systemd(run: Run) -> None:
     message = "System has not been booted with systemd as init system (PID 1). Can't operate."
     result = run(lambda argv, timeout: CommandResult(1, "", message))
     assert result["msg"] == f"The state of trtllm-weights cannot be read: systemctl: {message}"
-
-
-def test_interval_must_be_positive(run: Run) -> None:
-    systemd = FakeSystemd("starting")
-    assert run(systemd, interval=0)["msg"] == "interval is 0; it must be above 0 seconds"
-    assert not systemd.calls
 
 
 def test_a_bus_that_hangs_is_an_error() -> None:

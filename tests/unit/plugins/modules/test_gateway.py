@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
-from ansible_collections.trtllm.fleet.plugins.module_utils import gateway
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import Gateway, Haproxy, Server, present
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import addresses, haproxy
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway import OLD_PROCESSES, Gateway
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError, Haproxy
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import Server, present
 from ansible_collections.trtllm.fleet.plugins.modules import gateway_host
 
 HEAD = "global\n  description @fingerprint@\nbackend instances\n  http-check send body '@model@'\n"
@@ -124,7 +126,7 @@ class FakeHaproxy:
 
 
 class Site:
-    """A gateway's directory, its HAProxy, and a clock at which things happen while somebody sleeps."""
+    """A gateway's directory, its HAProxy, and a clock at which things happen while the gateway sleeps."""
 
     def __init__(self, root: Path, haproxy: FakeHaproxy, capsys: pytest.CaptureFixture[str]) -> None:
         self.root, self.haproxy, self.capsys = root, haproxy, capsys
@@ -178,7 +180,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         haproxy.stop()
 
 
-def test_a_host_is_put_in_rotation_once(site: Site) -> None:
+def test_a_host_is_registered_once(site: Site) -> None:
     done = site.run(**GPU1)
     assert (done["changed"], done["reloaded"], done["running"], done["drained"]) == (True, True, True, [])
     fingerprint = site.haproxy.description
@@ -242,7 +244,7 @@ def test_an_operator_lifts_what_a_rollout_drained(site: Site) -> None:
     assert site.run(**READY)["drained"] == []
 
 
-def test_one_instance_is_put_in_rotation_as_it_is_now(site: Site) -> None:
+def test_one_instance_returns_to_service_as_it_is_now(site: Site) -> None:
     site.run(**GPU1)
     site.run(**DRAIN, by="rollout")
     servers = [{**server(f"serve-{n}", 8000 + n), "max_requests": 8} for n in range(2)]
@@ -326,7 +328,7 @@ def test_fault_of_one_host_keeps_no_other_out(site: Site, names: dict[str, list[
     assert done["problems"] == {
         "bad": "'bad' does not resolve on the gateway; it needs an IP address. Set gateway_host_address to one",
         "slow": "after 3 s slow.serve-0 is DOWN L4CON Connection refused",
-        "nothing": "'' is no model id; it has no space, quote or backslash",
+        "nothing": "'' is not a model id; it has no space, quote or backslash",
         "far": "serve-0: port 0 is not from 1 to 65535",
     }
     assert {*site.haproxy.servers} == {"good.serve-0", "slow.serve-0"}
@@ -341,7 +343,7 @@ NAMED = {"host": "gpu1", "model": "m", "servers": [server("serve-0", 8000, "gpu1
 def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     """What DNS knows."""
     known: dict[str, list[str]] = {}
-    monkeypatch.setattr(gateway, "addresses", lambda name: known.get(name, []))
+    monkeypatch.setattr(addresses, "addresses", lambda name: known.get(name, []))
     return known
 
 
@@ -373,13 +375,13 @@ def test_without_dns_every_host_keeps_its_address(site: Site, names: dict[str, l
 
 
 def test_name_that_does_not_resolve_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gateway.look_up(["name.invalid", "192.0.2.1", "2001:db8::1", "localhost"]).keys() == {
+    assert addresses.look_up(["name.invalid", "192.0.2.1", "2001:db8::1", "localhost"]).keys() == {
         "localhost",
         "name.invalid",
     }
-    assert gateway.addresses("name.invalid") == []
-    assert gateway.addresses("a" * 70 + ".invalid") == []
-    assert set(gateway.addresses("localhost")) <= {"127.0.0.1", "::1"}
+    assert addresses.addresses("name.invalid") == []
+    assert addresses.addresses("a" * 70 + ".invalid") == []
+    assert set(addresses.addresses("localhost")) <= {"127.0.0.1", "::1"}
 
 
 def test_a_new_head_is_taken_up_without_a_host(site: Site) -> None:
@@ -395,9 +397,9 @@ def test_a_new_head_is_taken_up_without_a_host(site: Site) -> None:
     [
         ({**READY, "host": "gpu9"}, "gpu9 is not known to this gateway"),
         ({**READY, "instances": ["serve-0", "a"]}, "gpu1 has no instance a; it has serve-0, serve-1"),
-        ({**GPU2, "model": "n"}, "its hosts serve several (gpu1: m; gpu2: n)"),
-        ({**GPU2, "host": "gpu 2"}, "'gpu 2' is no name that HAProxy takes"),
-        ({**GPU2, "host": "a/b"}, "'a/b' is no name that HAProxy takes"),
+        ({**GPU2, "model": "n"}, "The hosts serve several models (gpu1: m; gpu2: n)"),
+        ({**GPU2, "host": "gpu 2"}, "'gpu 2' is not a name for HAProxy"),
+        ({**GPU2, "host": "a/b"}, "'a/b' is not a name for HAProxy"),
     ],
 )
 def test_what_cannot_be_is_refused(site: Site, options: dict[str, Any], problem: str) -> None:
@@ -483,11 +485,11 @@ def test_processes_before_a_reload_have_time_to_learn_what_gets_no_request(site:
     assert site.run(**READY)["changed"] is False
     assert site.now == began
     site.run(**DRAIN)
-    assert site.now == began + gateway.OLD_PROCESSES
+    assert site.now == began + OLD_PROCESSES
     site.run(**READY)
-    assert site.now == began + gateway.OLD_PROCESSES
+    assert site.now == began + OLD_PROCESSES
     site.run(**FORGET)
-    assert site.now == began + 2 * gateway.OLD_PROCESSES
+    assert site.now == began + 2 * OLD_PROCESSES
 
 
 def test_weights_that_somebody_changed_are_put_right(site: Site) -> None:
@@ -541,7 +543,7 @@ def test_nobody_waits_for_what_gets_no_request(site: Site) -> None:
     site.haproxy.checks = {"gpu1.serve-0": DOWN, "gpu1.serve-1": DOWN}
     assert site.run(**DRAIN, instances=["serve-0"], timeout=3)["drained"] == ["serve-0"]
     del site.haproxy.checks["gpu1.serve-1"]
-    assert (site.run(**GPU1, timeout=3)["changed"], site.now) == (False, gateway.OLD_PROCESSES)
+    assert (site.run(**GPU1, timeout=3)["changed"], site.now) == (False, OLD_PROCESSES)
 
 
 def test_survey_says_what_haproxy_says_of_every_instance(site: Site) -> None:
@@ -587,7 +589,7 @@ def test_hosts_of_a_batch_come_at_the_same_time(site: Site) -> None:
 def test_haproxy_that_hangs_is_not_taken_for_one_that_does_not_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on sending requests to what would be stopped."""
     site.run(**GPU1)
-    monkeypatch.setattr(gateway, "SOCKET_TIMEOUT", 0.2)
+    monkeypatch.setattr(haproxy, "SOCKET_TIMEOUT", 0.2)
     answers = threading.Event()
     site.haproxy.answer = lambda command: str(answers.wait(30) or "")  # type: ignore[method-assign]
     failed = site.run(**DRAIN)
@@ -608,7 +610,7 @@ def test_connection_that_the_old_process_resets_is_waited_out(site: Site, monkey
     def reset(haproxy: Haproxy, command: str) -> str:
         if site.haproxy.servers and command in resets:
             resets.remove(command)
-            raise gateway.GatewayError("HAProxy does not answer: Connection reset by peer")
+            raise GatewayError("HAProxy does not answer: Connection reset by peer")
         return ask(haproxy, command)
 
     monkeypatch.setattr(Haproxy, "ask", reset)
@@ -627,7 +629,7 @@ def test_reload_for_another_host_is_waited_out(site: Site) -> None:
 def test_nothing_outside_the_notes_is_touched(site: Site, state: str) -> None:
     other = site.root.parent / "x.json"
     other.write_text("{}")
-    assert "is no name" in site.run(host="../../x", state=state)["msg"]
+    assert "is not a name" in site.run(host="../../x", state=state)["msg"]
     assert other.read_text() == "{}"
 
 
@@ -646,9 +648,9 @@ def test_note_that_is_right_is_not_written_again(site: Site) -> None:
     [
         ({**GPU1, "servers": [{**server("serve-0", 8000), "max_requests": 0}]}, "max_requests 0 is less than 1"),
         ({**GPU1, "servers": [server("serve-0", 65536)]}, "port 65536"),
-        ({**GPU1, "servers": [server("a\nb", 8000)]}, "is no name"),
+        ({**GPU1, "servers": [server("a\nb", 8000)]}, "is not a name"),
         ({**GPU1, "servers": [server("serve-0", 8000, "a b")]}, "gpu1: 'a b' does not resolve"),
-        ({**GPU1, "model": "m'"}, "is no model id"),
+        ({**GPU1, "model": "m'"}, "is not a model id"),
         ({**GPU1, "servers": [server("a", 8000), server("a", 8001)]}, "gpu1: two of its servers have the same name"),
         ({"state": "drained"}, "host"),
         ({"state": "ready"}, "host"),

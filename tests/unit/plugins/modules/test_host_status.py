@@ -150,7 +150,7 @@ class Machine:
         assert list(argv) == ["/usr/bin/nvidia-smi", "-q", "-x"]
         return self.smi
 
-    def look(self) -> dict[str, Any]:
+    def gather(self) -> dict[str, Any]:
         return HostStatus(
             self.root,
             "/usr/bin/nvidia-smi",
@@ -164,10 +164,10 @@ class Machine:
             self.root / "healed",
             clock=lambda: 1_000_000.0,
             monotonic=lambda: 100.0,
-        ).look()
+        ).gather()
 
     def drift(self) -> dict[str, str]:
-        return {found["about"]: found["sentence"] for found in self.look()["drift"]}
+        return {found["about"]: found["sentence"] for found in self.gather()["drift"]}
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def machine(tmp_path: Path, engine: ThreadingHTTPServer) -> Machine:
 
 def test_a_host_that_serves(machine: Machine) -> None:
     name = machine.serve()
-    found = machine.look()
+    found = machine.gather()
     verified_at = found["release"].pop("verified_at")
     assert verified_at.endswith("+00:00")
     (gpu,) = found.pop("gpus")
@@ -244,7 +244,7 @@ def test_a_host_that_serves(machine: Machine) -> None:
 
 def test_a_bare_host(machine: Machine) -> None:
     machine.booted = False
-    found = machine.look()
+    found = machine.gather()
     assert [found[key] for key in ("release", "units", "instances", "drift", "problems")] == [None, [], [], [], []]
     assert machine.calls == ["/usr/bin/nvidia-smi -q -x"]
 
@@ -258,24 +258,24 @@ def test_files_that_were_edited_or_removed(machine: Machine) -> None:
     os.utime(directory / "engine.yaml", (1_000_000, 1_000_000))
     (directory / UNIT).unlink()
     assert machine.drift() == {
-        "engine.yaml": f"{directory}/engine.yaml is not as it was written; it was changed at 1970-01-12T13:46:40+00:00",
-        UNIT: f"{directory}/{UNIT} is gone",
+        "engine.yaml": f"{directory}/engine.yaml was changed at 1970-01-12T13:46:40+00:00",
+        UNIT: f"{directory}/{UNIT} is missing",
     }
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"UnitFileState": "linked"}, f"{UNIT} is linked: it will not start at boot"),
-        ({"UnitFileState": ""}, f"{UNIT} is not enabled: it will not start at boot"),
-        ({"LoadState": "masked"}, f"{UNIT} is masked, so nothing can start it"),
+        ({"UnitFileState": "linked"}, f"{UNIT} is linked: it does not start at boot"),
+        ({"UnitFileState": ""}, f"{UNIT} is not enabled: it does not start at boot"),
+        ({"LoadState": "masked"}, f"{UNIT} is masked, so it cannot start"),
         (
             {"DropInPaths": "/etc/systemd/system/a.d/x.conf /usr/lib/systemd/system/service.d/10-timeout.conf"},
             f"{UNIT} is changed by /etc/systemd/system/a.d/x.conf",
         ),
         (
             {"NeedDaemonReload": "yes"},
-            f"systemd runs {UNIT} from a file that was changed since (systemctl daemon-reload)",
+            f"{UNIT} was changed after systemd loaded it. Run systemctl daemon-reload",
         ),
     ],
 )
@@ -289,7 +289,7 @@ def test_links_that_lead_elsewhere(machine: Machine) -> None:
     machine.serve()
     (machine.units / UNIT).unlink()
     (machine.units / UNIT).write_text("by hand\n")
-    assert machine.drift() == {UNIT: f"{UNIT} is no link into a release any more"}
+    assert machine.drift() == {UNIT: f"{UNIT} is no longer a link into a release"}
     (machine.units / UNIT).unlink()
     (machine.units / UNIT).symlink_to(machine.root / "releases/0123456789ab" / UNIT)
     assert machine.drift() == {UNIT: f"{UNIT} is a link into release 0123456789ab, which is not the verified one"}
@@ -302,7 +302,7 @@ def test_docker_that_was_told_otherwise(machine: Machine) -> None:
     file.write_text('{"features": {"cdi": true}, "mtu": 9}')
     assert machine.drift() == {}
     file.write_text('{"mtu": 9}')
-    assert machine.drift() == {"docker": f"{file} is not as it was asked for: features"}
+    assert machine.drift() == {"docker": f"{file} has other values than the roles set: features"}
     file.write_text("{")
     assert "is not valid JSON" in machine.drift()["docker"]
 
@@ -310,20 +310,20 @@ def test_docker_that_was_told_otherwise(machine: Machine) -> None:
 def test_containers_of_another_image(machine: Machine) -> None:
     machine.serve()
     machine.containers["trtllm-serve-0"] = (f"{IMAGE}@{OTHER}", "sha256:image")
-    sentence = f"container trtllm-serve-0 runs {IMAGE}@{OTHER}, and the release's image is {DIGEST}"
+    sentence = f"container trtllm-serve-0 runs {IMAGE}@{OTHER}; the release has {DIGEST}"
     assert machine.drift() == {"serve-0": sentence}
     machine.containers["trtllm-serve-0"] = (f"{IMAGE}:1.2.1", "sha256:image")
     assert machine.drift() == {}, "by tag, and the right one"
     machine.digests = [f"{IMAGE}@{OTHER}"]
-    assert machine.drift()["serve-0"].startswith(f"container trtllm-serve-0 runs {IMAGE}:1.2.1, and")
+    assert machine.drift()["serve-0"].startswith(f"container trtllm-serve-0 runs {IMAGE}:1.2.1; the release")
     machine.containers = {}
-    found = machine.look()
+    found = machine.gather()
     assert (found["drift"], found["problems"], found["instances"][0]["image"]) == ([], [], None)
 
 
 def test_a_kernel_module_of_another_version(machine: Machine) -> None:
     machine.module_file.write_text(KERNEL.replace("580.159.04", "580.126.09"))
-    sentence = "the loaded kernel module is 580.126.09, and nvidia-smi says 580.159.04: reboot the host"
+    sentence = "the loaded kernel module is 580.126.09 and nvidia-smi is 580.159.04. Reboot the host"
     assert machine.drift() == {"driver": sentence}
     machine.smi = CommandResult(18, "Failed to initialize NVML: Driver/library version mismatch\n")
     assert machine.drift()["driver"].startswith("the loaded kernel module is not of the installed version: reboot")
@@ -338,7 +338,7 @@ def test_a_kernel_module_of_another_version(machine: Machine) -> None:
         ({"/health": (503, "loading")}, "HTTP 503 from /health"),
         ({"/v1/models": (500, "")}, "HTTP 500 from /v1/models"),
         ({"/v1/models": (200, "hello")}, "not a JSON object: hello"),
-        ({"/v1/models": (200, '{"data": [{}]}')}, "no list of models, or no URL to ask: KeyError('id')"),
+        ({"/v1/models": (200, '{"data": [{}]}')}, "the list of models or the URL is invalid: KeyError('id')"),
     ],
 )
 def test_instances_that_do_not_answer_well(
@@ -346,7 +346,7 @@ def test_instances_that_do_not_answer_well(
 ) -> None:
     machine.serve()
     engine.answers.update(answers)  # type: ignore[attr-defined]
-    (instance,) = machine.look()["instances"]
+    (instance,) = machine.gather()["instances"]
     assert (instance["healthy"], instance["answer"], instance["models"]) == (False, answer, [])
 
 
@@ -354,7 +354,7 @@ def test_a_port_that_nobody_listens_on(machine: Machine, engine: ThreadingHTTPSe
     engine.shutdown()
     engine.server_close()
     machine.serve()
-    assert machine.look()["instances"][0]["answer"] == "connection refused"
+    assert machine.gather()["instances"][0]["answer"] == "connection refused"
 
 
 def test_commands_that_fail_hide_nothing_else(machine: Machine) -> None:
@@ -364,7 +364,7 @@ def test_commands_that_fail_hide_nothing_else(machine: Machine) -> None:
         "docker": FileNotFoundError(2, "No such file or directory"),
         "nvidia-smi": CommandResult(None),
     }
-    found = machine.look()
+    found = machine.gather()
     assert found["problems"] == [
         "systemctl gave no answer within 20 s",
         "docker: No such file or directory",
@@ -375,7 +375,7 @@ def test_commands_that_fail_hide_nothing_else(machine: Machine) -> None:
         "systemctl": CommandResult(1, "", "Failed to connect to bus"),
         "docker": CommandResult(1, "", "Cannot connect to the Docker daemon"),
     }
-    assert machine.look()["problems"] == [
+    assert machine.gather()["problems"] == [
         "systemctl: Failed to connect to bus",
         "docker: Cannot connect to the Docker daemon",
     ]
@@ -418,7 +418,7 @@ def test_a_failed_unit_has_last_words(machine: Machine, journal: str, words: str
     machine.serve()
     machine.unit.update(ActiveState="failed", SubState="failed")
     machine.journal = journal
-    (unit,) = machine.look()["units"]
+    (unit,) = machine.gather()["units"]
     assert (unit["active"], unit["last_log_line"]) == ("failed", words)
 
 
@@ -431,7 +431,7 @@ def test_a_unit_that_was_started_too_often(
 ) -> None:
     machine.serve()
     machine.unit.update(ActiveState=active, NRestarts=str(restarts), StartLimitBurst=str(limit))
-    (unit,) = machine.look()["units"]
+    (unit,) = machine.gather()["units"]
     assert unit["start_limit_reached"] is start_limit_reached
 
 
@@ -441,10 +441,10 @@ def test_what_a_watch_noted_is_told(machine: Machine) -> None:
     path = machine.root / "healed" / f"{UNIT}.json"
     path.parent.mkdir()
     path.write_text(json.dumps(noted))
-    found = machine.look()
+    found = machine.gather()
     assert (found["instances"][0]["healed"], found["problems"]) == (noted, [])
     path.write_text('{"times": 2')
-    found = machine.look()
+    found = machine.gather()
     assert found["instances"][0]["healed"] is None
     (problem,) = found["problems"]
     assert str(path) in problem

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ansible_collections.trtllm.fleet.plugins.filter.fleet_status import fleet_status
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status import ROWS, age, make_status, render
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status import make_status
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status_text import ROWS, age, render
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 TEMPLATES = ROOT / "playbooks/templates"
@@ -149,7 +149,7 @@ def test_all_is_well() -> None:
     assert json.loads(json.dumps(found)) == found
 
 
-def test_without_a_gateway_those_that_serve_are_in_rotation() -> None:
+def test_without_a_gateway_those_that_serve_are_in_service() -> None:
     found = status({"gpu1": look(), "gpu2": broken(look(), active="failed")})
     assert [host["verdict"] for host in found["hosts"]] == ["ok", "degraded"]
     assert [found["summary"][key] for key in ("in_rotation", "in_flight", "gateways")] == [3, 12, 0]
@@ -158,9 +158,9 @@ def test_without_a_gateway_those_that_serve_are_in_rotation() -> None:
 @pytest.mark.parametrize(
     ("answer", "verdict", "reason"),
     [
-        (UNREACHABLE, "unreachable", "It could not be reached: Failed to connect to the host via ssh: x"),
-        ({"msg": "/etc/x cannot be read"}, "unreachable", "It could not be looked at: /etc/x cannot be read"),
-        (None, "unreachable", "It could not be looked at: no answer"),
+        (UNREACHABLE, "unreachable", "It is unreachable: Failed to connect to the host via ssh: x"),
+        ({"msg": "/etc/x cannot be read"}, "unreachable", "Its status is unknown: /etc/x cannot be read"),
+        (None, "unreachable", "Its status is unknown: no answer"),
         (
             look(release=None, instances=0),
             "nothing",
@@ -169,7 +169,7 @@ def test_without_a_gateway_those_that_serve_are_in_rotation() -> None:
         (
             look(release=None) | {"instances": []},
             "degraded",
-            "Its units are of a release that was never verified: a run that goes on, or was interrupted.",
+            "Its units are of a release that was never verified: a run is in progress or was interrupted.",
         ),
         (
             look() | {"instances": []},
@@ -184,7 +184,7 @@ def test_without_a_gateway_those_that_serve_are_in_rotation() -> None:
         (
             broken(look(1), healthy=False, answer="connection refused"),
             "down",
-            "serve-0 runs for 10 min and does not serve: connection refused.",
+            "serve-0 runs for 10 min and is not healthy: connection refused.",
         ),
         (
             broken(look(), models=["another"]),
@@ -194,18 +194,18 @@ def test_without_a_gateway_those_that_serve_are_in_rotation() -> None:
         (
             broken(look(), restarts=3),
             "degraded",
-            "serve-0 was restarted 3 times by systemd, the last time 10 min ago.",
+            "systemd restarted serve-0 3 times, the last time 10 min ago.",
         ),
         (broken(look(), restarts=3, since="2026-11-22T22:00:00+00:00"), "ok", ""),
         (
             broken(look(1), active="failed", start_limit_reached=True, restarts=5),
             "down",
-            "serve-0 ended as often as its start limit allows, and systemd has given it up for 10 min.",
+            "serve-0 has been down for 10 min: its unit reached the start limit.",
         ),
         (
             broken(look(), healed={"times": 1, "at": "2026-11-22T20:10:00+00:00", "reason": "POST /x: HTTP 500"}),
             "degraded",
-            "serve-0 was killed once for not answering, the last time 2 h ago: POST /x: HTTP 500.",
+            "The watchdog killed serve-0 once, the last time 2 h ago: POST /x: HTTP 500.",
         ),
         (
             broken(look(), healed={"times": 1, "at": "2026-11-21T20:10:00+00:00", "reason": "POST /x: HTTP 500"}),
@@ -217,19 +217,19 @@ def test_without_a_gateway_those_that_serve_are_in_rotation() -> None:
         (
             look(gpus=[dict(GPU, recovery_action="Reset")]),
             "degraded",
-            "GPU 0 does not work as it is: the driver asks for Reset.",
+            "GPU 0 needs a recovery action: Reset.",
         ),
         (
             look(gpus=[dict(GPU, ecc_uncorrected=2)]),
             "degraded",
-            "GPU 0 had 2 memory errors that were not corrected.",
+            "GPU 0 had 2 uncorrected memory errors.",
         ),
         (
             look(driver={"state": "timeout", "message": "nvidia-smi gave no answer", "version": None}),
             "degraded",
             "The driver is timeout: nvidia-smi gave no answer.",
         ),
-        (broken(look(problems=["docker: x"])), "degraded", "A look failed: docker: x."),
+        (broken(look(problems=["docker: x"])), "degraded", "A check failed: docker: x."),
         # systemd does not answer, and the instance does.
         (broken(look(), active="unknown", since=None), "ok", ""),
     ],
@@ -255,22 +255,22 @@ def test_a_drained_host_is_drained_whatever_else() -> None:
     assert host["verdict"] == "drained"
     assert host["reasons"] == [
         "serve-0 does not run: its unit is inactive for 10 min.",
-        "serve-0 is drained, so it gets nothing new, at gw1, gw2.",
-        "serve-1 is drained, so it gets nothing new, at gw1, gw2.",
+        "serve-0 is drained at gw1, gw2.",
+        "serve-1 is drained at gw1, gw2.",
     ]
     assert not any(one["in_rotation"] for one in host["instances"])
 
 
 def test_what_one_gateway_has_otherwise() -> None:
     host = only(look(), {"gw1": gateway("gpu1"), "gw2": gateway("gpu1", drained=True)})
-    assert (host["verdict"], host["reasons"][0]) == ("degraded", "serve-0 is drained, so it gets nothing new, at gw2.")
+    assert (host["verdict"], host["reasons"][0]) == ("degraded", "serve-0 is drained at gw2.")
     host = only(look(), {"gw1": gateway("gpu1", up=False, state="is DOWN L4CON")})
-    assert host["reasons"][0] == "Gateway gw1 sends nothing to serve-0, which is DOWN L4CON."
+    assert host["reasons"][0] == "Gateway gw1 sends no request to serve-0, which is DOWN L4CON."
     host = only(look(3), {"gw1": gateway("gpu1")})
-    assert host["reasons"] == ["Gateway gw1 does not know serve-2."]
+    assert host["reasons"] == ["serve-2 is not registered at gateway gw1."]
     assert [one["in_rotation"] for one in host["instances"]] == [True, True, False]
     host = only(look(), {"gw1": gateway("gpu2")})
-    assert host["reasons"] == ["Gateway gw1 does not know it, so it sends it nothing."]
+    assert host["reasons"] == ["It is not registered at gateway gw1."]
     host = only(look(), {"gw1": gateway("gpu1"), "gw2": {**gateway("gpu7"), "model": "another"}})
     assert (host["verdict"], host["reasons"]) == ("ok", []), "a gateway of another model"
 
@@ -279,9 +279,9 @@ def test_gateways_that_do_not_answer() -> None:
     gateways = {"gw1": UNREACHABLE, "gw2": {"running": False, "hosts": {}, "model": ""}, "gw3": {"msg": "broken"}}
     found = status({"gpu1": look()}, gateways)
     assert [(one["state"], one["message"]) for one in found["gateways"]] == [
-        ("unreachable", "It could not be reached: Failed to connect to the host via ssh: x"),
+        ("unreachable", "It is unreachable: Failed to connect to the host via ssh: x"),
         ("not running", ""),
-        ("unreachable", "It could not be looked at: broken"),
+        ("unreachable", "Its status is unknown: broken"),
     ]
     assert found["hosts"][0]["verdict"] == "ok", "no fault of the host"
     assert [found["summary"][key] for key in ("in_rotation", "instances", "gateways_running")] == [0, 2, 0]
@@ -298,7 +298,7 @@ def test_gateways_tell_of_a_host_that_does_not_answer() -> None:
 def test_strangers_behind_a_gateway() -> None:
     found = status({"gpu1": look()}, {"gw1": gateway("gpu10", "gpu1", "gpu9")})
     assert found["gateways"][0]["strangers"] == ["gpu9", "gpu10"]
-    assert "Behind it and not in the inventory: gpu9, gpu10." in render(found)
+    assert "Registered, but not in the inventory: gpu9, gpu10." in render(found)
 
 
 # --- releases ---------------------------------------------------------------------------------------------------------
@@ -321,23 +321,23 @@ def test_different_releases_are_apart_and_names_alone_make_none() -> None:
 
 
 TEXT = """\
-3 hosts: 1 ok, 1 degraded, 1 unreachable. 4 of 4 instances in rotation, 4 requests in flight, 1 release, 1 of 1 gateway
+3 hosts: 1 ok, 1 degraded, 1 unreachable. 4 of 4 instances in service, 4 requests in flight, 1 release, 1 of 1 gateway
 
 gpt-oss-120b-h200x8-low_latency on 2 hosts: release 3f786850e387
   openai/gpt-oss-120b at 57476bbab104, nvcr.io/nvidia/tensorrt-llm/release:1.2.1 (e35ea1320d51)
   set here: max_batch_size=128
-  host  verdict   release          age  serves  rotation  load  restarts  driver      GPUs  memory  busy  hottest
-  gpu1  ok        #2 3f786850e387  2 h  2/2     2/2       2     0         580.159.04  2     50 %    87 %  61 C
-  gpu2  degraded  #2 3f786850e387  2 h  2/2     2/2       2     0         580.159.04  2     50 %    87 %  61 C
+  host  verdict   release          age  serves  in service  load  restarts  driver      GPUs  memory  busy  hottest
+  gpu1  ok        #2 3f786850e387  2 h  2/2     2/2         2     0         580.159.04  2     50 %    87 %  61 C
+  gpu2  degraded  #2 3f786850e387  2 h  2/2     2/2         2     0         580.159.04  2     50 %    87 %  61 C
     - drift: /etc/x/engine.yaml is not as it was written
 
-without a verified release, or not looked at
-  host  verdict      release  age  serves  rotation  load  restarts  driver  GPUs  memory  busy  hottest
-  gpu3  unreachable  -        -    -       0/0       0     -         -       -     -       -     -
-    - It could not be reached: Failed to connect to the host via ssh: x
+without a verified release, or unreachable
+  host  verdict      release  age  serves  in service  load  restarts  driver  GPUs  memory  busy  hottest
+  gpu3  unreachable  -        -    -       0/0         0     -         -       -     -       -     -
+    - It is unreachable: Failed to connect to the host via ssh: x
 
-gateway  state    in rotation  drained  in flight  last minute   failed  first byte, p95
-gw1      running  4/4          0        4          240 requests  4       120 ms
+gateway  state    in service  drained  in flight  last minute   failed  first byte, p95
+gw1      running  4/4         0        4          240 requests  4       120 ms
 """
 
 
@@ -361,14 +361,6 @@ def test_a_large_fleet_still_fits() -> None:
 )
 def test_age(seconds: float | None, text: str) -> None:
     assert age(seconds) == text
-
-
-def test_filter() -> None:
-    variables = {"gpu1": {"__status_look": look()}, "gw1": {}, "gpu2": {}}
-    found = fleet_status(["gpu1", "gpu2"], variables, [{**gateway("gpu1"), "__status_gateway": "gw1"}], NOW)
-    assert [host["verdict"] for host in found["data"]["hosts"]] == ["ok", "unreachable"]
-    assert found["data"]["gateways"][0]["name"] == "gw1"
-    assert found["text"] == render(found["data"])
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -423,12 +415,12 @@ def test_page_shows_the_fleet() -> None:
     shown = page(status(hosts, {"gw1": gateway("gpu1", "gpu2")}))
     for words in (
         "Hosts ok 1 of 3 1 unreachable 1 degraded",
-        "Instances in rotation 4 of 4",
+        "Instances in service 4 of 4",
         "Requests in flight 4",
         "Releases in use 1",
         "gpu2 degraded A #2 3f786850e387 2 h",
         "Drift: 1 engine.yaml : it was changed",
-        "It could not be reached: Failed to connect to the host via ssh: x",
+        "It is unreachable: Failed to connect to the host via ssh: x",
         "gw1 running 4 of 4 0 4 240 requests 4 40 / 120 ms",
     ):
         assert words in shown.text

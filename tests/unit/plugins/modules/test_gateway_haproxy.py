@@ -1,4 +1,4 @@
-"""The program that keeps the state of HAProxy's servers over a reload."""
+"""The states of HAProxy's servers that a reload keeps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from roles.gateway.files import keep_state
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import haproxy
 
 COLUMNS = (
     "be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state srv_uweight srv_iweight"
@@ -49,7 +49,7 @@ def state(*rows: str) -> str:
     ],
 )
 def test_state_of_servers_that_are_where_they_were_is_kept(before: str, config: str, after: str | None) -> None:
-    kept = keep_state.kept(state(before), f"backend instances\n  balance leastconn\n{config}")
+    kept = haproxy.kept_states(state(before), f"backend instances\n  balance leastconn\n{config}")
     assert kept == state(*([after] if after else []))
 
 
@@ -60,8 +60,8 @@ def test_file_is_written_from_the_socket_and_none_is_left_without(tmp_path: Path
     # The path of a socket has 108 bytes at most.
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
         path = f"{short}/sock"
-        with pytest.raises(OSError, match="No such file"):
-            keep_state.main(str(config), path, str(file))
+        with pytest.raises(haproxy.NotRunning, match="No such file"):
+            haproxy.main(str(config), path, str(file))
         assert not file.exists()
 
         class Connection(socketserver.StreamRequestHandler):
@@ -71,6 +71,6 @@ def test_file_is_written_from_the_socket_and_none_is_left_without(tmp_path: Path
 
         with socketserver.ThreadingUnixStreamServer(path, Connection) as listener:
             threading.Thread(target=listener.serve_forever, args=(0.01,), daemon=True).start()
-            keep_state.main(str(config), path, str(file))
+            haproxy.main(str(config), path, str(file))
             listener.shutdown()
     assert file.read_text() == state(row("a.b"))

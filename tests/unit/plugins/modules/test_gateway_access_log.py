@@ -11,14 +11,14 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import GatewayError, NotRunning
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway_log import (
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.access_log import (
     access_log,
     failed,
     measured,
     percentile,
     traffic,
 )
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError, NotRunning
 from ansible_collections.trtllm.fleet.plugins.modules import gateway_info
 
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a gateway's access log says of its instances."""
+"""A gateway's access log: the requests of its instances, and their counts and times."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import GatewayError
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError
 
 TIMEOUT = 60.0  # seconds; journalctl reads some hundred thousand lines in that time
-# HAProxy 8.5, session state at disconnection: the server's faults, and nothing (-). A client that goes is none of them.
+# HAProxy 8.5, session state at disconnection: the server's faults. A client that disconnects is not one.
 FAULTS = ("S", "s", "D", "P", "R", "I")
 
-# In a JSON string a quote has a backslash in front, so no path of a client matches.
+# In a JSON string a quote follows a backslash, so the path of a client cannot match.
 INSTANCE = re.compile(r'"instance": ?"([^"]*)"')
 
 
 def access_log(unit: str, seconds: int, instances: Collection[str], runner: Runner) -> list[dict[str, Any]]:
     """Return the requests of these instances that ended in the last seconds. Raises GatewayError.
 
-    Lines that name none of them are not judged: anyone who reaches the gateway can cause them, without a key.
+    Other lines are skipped: a client can cause them without a key.
     """
     argv = ["journalctl", f"--unit={unit}", f"--since=-{seconds}s", "--output=cat", "--quiet", "--no-pager"]
     try:
@@ -43,25 +43,25 @@ def access_log(unit: str, seconds: int, instances: Collection[str], runner: Runn
             continue  # another format, or cut by HAProxy at the length of a log line
     if len(found) < len(lines) / 2:
         raise GatewayError(
-            f"{len(lines) - len(found)} of {len(lines)} lines of the access log of {unit} are not as role "
-            "trtllm.fleet.gateway has them written; run playbook trtllm.fleet.gateway"
+            f"{len(lines) - len(found)} of {len(lines)} lines of the access log of {unit} have another format; "
+            "half of them need the format of role gateway. Run gateway.yml"
         )
     return found
 
 
 def failed(request: Mapping[str, Any]) -> bool:
-    """Whether a request failed by what the instance did."""
+    """Return True if the instance caused the failure of a request."""
     return request.get("status", 0) >= 500 or str(request.get("end", "-"))[:1] in FAULTS
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that ``share`` of all are not above; None of nothing."""
+    """Return the smallest value that ``share`` of all do not exceed; None without values."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
 def traffic(requests: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What each server answered, by its name in HAProxy."""
+    """Return counts and times of each server by its name in HAProxy."""
     by_server: dict[str, list[Mapping[str, Any]]] = {}
     for request in requests:
         by_server.setdefault(str(request.get("instance")), []).append(request)
@@ -69,7 +69,7 @@ def traffic(requests: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def measured(requests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Numbers and times, in milliseconds, of some requests."""
+    """Return counts, and times in milliseconds, of some requests."""
     good = [one for one in requests if not failed(one) and one.get("first_byte_ms", -1) >= 0]
     # The first byte of an answer that is not streamed is its end, so the two are not mixed.
     streamed = [one for one in good if one.get("streamed") == "yes"]

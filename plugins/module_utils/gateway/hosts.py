@@ -1,0 +1,151 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""GPU hosts that are registered at a gateway, and the changes of them: present, drained, ready."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Callable, Optional
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.addresses import is_ip, select_address
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError
+
+# Names of hosts and of instances; joined by a dot they are the names of HAProxy's servers.
+NAME = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]*")
+NOT_A_NAME = "{!r} is not a name for HAProxy; it takes letters, digits and -_.:"
+
+# A rollout does not return to service what an operator drained.
+OPERATOR = "operator"
+DRAINERS = (OPERATOR, "rollout")
+
+
+@dataclass(frozen=True)
+class Server:
+    """One instance.
+
+    ``max_requests``: requests in flight that a gateway gives it; more wait in the gateway.
+    ``drained_by``: one of DRAINERS; empty if the instance is in service.
+    ``resolved``: the IP address that was found for ``address``; empty if ``address`` is one.
+    """
+
+    address: str
+    port: int
+    max_requests: int
+    drained_by: str = ""
+    resolved: str = ""
+
+    @property
+    def drained(self) -> bool:
+        return bool(self.drained_by)
+
+    def drain(self, by: str) -> Server:
+        """Return the instance drained. It stays drained by the operator if it was."""
+        return replace(self, drained_by=OPERATOR if self.drained_by == OPERATOR else by)
+
+    def ready(self, by: str) -> Server:
+        """Return the instance in service, unless an operator drained it and a rollout calls."""
+        return self if self.drained_by == OPERATOR != by else replace(self, drained_by="")
+
+
+@dataclass(frozen=True)
+class RegisteredHost:
+    """A GPU host: the model that it serves, and its instances by name."""
+
+    model: str
+    servers: Mapping[str, Server]
+
+
+RegisteredHosts = Mapping[str, RegisteredHost]
+Change = Callable[[Optional[RegisteredHost]], Optional[RegisteredHost]]
+
+
+def read_note(text: str) -> RegisteredHost:
+    """Return the host of a note. Raises TypeError, KeyError, ValueError or AttributeError for an invalid one."""
+    values = json.loads(text)
+    servers = {name: Server(**server) for name, server in values["servers"].items()}
+    for server in servers.values():
+        if [type(value) for value in vars(server).values()] != [str, int, int, str, str]:
+            raise TypeError(f"{server} has a value of another type")
+    return RegisteredHost(str(values["model"]), servers)
+
+
+def write_note(host: RegisteredHost) -> str:
+    """Return the note of a host."""
+    return json.dumps(asdict(host), indent=2, sort_keys=True) + "\n"
+
+
+def present(
+    old: RegisteredHost | None,
+    model: str,
+    servers: Mapping[str, Server],
+    found: Mapping[str, Sequence[str]] | None = None,
+) -> RegisteredHost:
+    """Return a host with exactly these servers; a drained one stays drained.
+
+    ``found``: the IP addresses of their names. Raises GatewayError for a name that has none and had none.
+    """
+    known = old.servers if old else {}
+
+    def registered(name: str, server: Server) -> Server:
+        before = known.get(name)
+        resolved = ""
+        if not is_ip(server.address):
+            last = before.resolved if before and before.address == server.address else ""
+            resolved = select_address(server.address, last, (found or {}).get(server.address, ()))
+        return replace(server, drained_by=before.drained_by if before else "", resolved=resolved)
+
+    return RegisteredHost(model, {name: registered(name, server) for name, server in sorted(servers.items())})
+
+
+def marked(
+    name: str, old: RegisteredHost | None, mark: Callable[[Server], Server], instances: Sequence[str]
+) -> RegisteredHost:
+    """Return a host with these instances, or all, marked as drained or ready. Raises GatewayError for unknown ones."""
+    if old is None:
+        raise GatewayError(f"{name} is not known to this gateway; state ready needs a registered host. Run site.yml")
+    unknown = sorted(set(instances) - set(old.servers))
+    if unknown:
+        raise GatewayError(f"{name} has no instance {', '.join(unknown)}; it has {', '.join(old.servers)}")
+    chosen = instances or old.servers
+    return replace(
+        old,
+        servers={instance: mark(server) if instance in chosen else server for instance, server in old.servers.items()},
+    )
+
+
+def host_problems(host: RegisteredHost) -> Iterator[str]:
+    """Yield what makes a host invalid at any gateway."""
+    for name in host.servers:
+        if not NAME.fullmatch(name):
+            yield NOT_A_NAME.format(name)
+    if not re.fullmatch(r"[^\s'\"\\]+", host.model):
+        yield f"{host.model!r} is not a model id; it has no space, quote or backslash"
+    for name, server in host.servers.items():
+        if not 0 < server.port < 65536:
+            yield f"{name}: port {server.port} is not from 1 to 65535"
+        if server.max_requests < 1:
+            yield f"{name}: max_requests {server.max_requests} is less than 1"
+
+
+def combination_problems(hosts: RegisteredHosts) -> Iterator[str]:
+    """Yield what makes these hosts invalid together at one gateway."""
+    names = Counter(f"{host}.{server}" for host, value in hosts.items() for server in value.servers)
+    for name, number in names.items():
+        if number > 1:
+            yield f"{name} is the name of two instances; HAProxy needs different names. Rename a host"
+    by_model: dict[str, list[str]] = {}
+    for name, host in hosts.items():
+        by_model.setdefault(host.model, []).append(name)
+    if len(by_model) > 1:
+        models = "; ".join(f"{', '.join(sorted(names))}: {model}" for model, names in sorted(by_model.items()))
+        yield f"The hosts serve several models ({models}); a gateway is for one. Use one inventory for each model"
+
+
+def served_model(hosts: RegisteredHosts) -> str:
+    """Return the model id of the hosts; empty without hosts."""
+    return next(iter(sorted(host.model for host in hosts.values())), "")

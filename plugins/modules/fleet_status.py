@@ -1,0 +1,73 @@
+#!/usr/bin/python
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: fleet_status
+short_description: Summarise the status of a fleet
+version_added: 0.1.0
+description:
+  - Combines the results of the hosts and the gateways of a fleet, with a verdict for each host.
+  - V(ok) serves. V(drained) gets no new request from any gateway. V(degraded) serves, and there is a reason to act.
+    V(down) has a release and does not serve. V(unreachable) did not answer. V(nothing) has no release.
+  - The playbook C(trtllm.fleet.status) gathers its input.
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+attributes:
+  check_mode:
+    support: full
+    description: Reads only.
+  diff_mode:
+    support: none
+    description: The module changes nothing.
+  idempotent:
+    support: full
+    description: Reads only.
+  action:
+    support: full
+    description: Runs on the control node and does not connect to the host.
+options:
+  hosts:
+    description: Results of M(trtllm.fleet.host_status) by host, also of tasks that failed or did not reach the host.
+    type: dict
+    required: true
+  gateways:
+    description: Results of M(trtllm.fleet.gateway_info) by gateway, also of tasks that failed or did not reach it.
+    type: dict
+    required: true
+  inventory:
+    description: Names of all hosts that a gateway may have. Others are reported.
+    type: list
+    elements: str
+    required: true
+seealso:
+  - module: trtllm.fleet.host_status
+  - module: trtllm.fleet.gateway_info
+"""
+
+EXAMPLES = r"""
+- name: Set the status of the fleet
+  trtllm.fleet.fleet_status:
+    hosts: {gpu1: "{{ hostvars.gpu1.look }}", gpu2: "{{ hostvars.gpu2.look }}"}
+    gateways: {gateway1: "{{ gateway }}"}
+    inventory: "{{ groups.all }}"
+  register: status
+  run_once: true
+"""
+
+RETURN = r"""
+text:
+  description: The status for a terminal.
+  returned: success
+  type: str
+data:
+  description:
+    - The complete status. C(summary) has the numbers of the fleet, C(releases) the releases in use with their hosts.
+    - C(hosts) has for each host its verdict, the reasons in sentences, drift, instances and GPUs; C(gateways) has
+      each gateway with its load.
+  returned: success
+  type: dict
+"""

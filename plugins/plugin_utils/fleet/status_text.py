@@ -1,0 +1,176 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The status of a fleet as text for a terminal."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import shorten
+
+Tree = Mapping[str, Any]
+
+ROWS = 30  # a fleet with more hosts has no row for each host that is ok
+WIDTH = 120
+SHORT = 12  # hexadecimal digits of a digest or a revision
+COLUMNS = (
+    "host",
+    "verdict",
+    "release",
+    "age",
+    "serves",
+    "in service",
+    "load",
+    "restarts",
+    "driver",
+    "GPUs",
+    "memory",
+    "busy",
+    "hottest",
+)
+
+
+def age(seconds: float | None) -> str:
+    """Return a duration as text."""
+    if seconds is None:
+        return "-"
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def short(value: str | None) -> str:
+    """Return the beginning of a digest or a revision."""
+    return (value or "-").rpartition(":")[2][:SHORT]
+
+
+def number(count: int, what: str) -> str:
+    """Return ``1 host`` or ``2 hosts``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def headline(summary: Tree) -> str:
+    """Return the summary of the fleet in one line."""
+    verdicts = ", ".join(f"{count:,} {verdict}" for verdict, count in reversed(summary["verdicts"].items()))
+    gateways = f", {summary['gateways_running']} of {number(summary['gateways'], 'gateway')}"
+    return (
+        f"{number(summary['hosts'], 'host')}: {verdicts}. {summary['in_rotation']:,} of "
+        f"{number(summary['instances'], 'instance')} in service, {number(summary['in_flight'], 'request')} in flight, "
+        f"{number(summary['releases'], 'release')}{gateways if summary['gateways'] else ', no gateway'}"
+    )
+
+
+def render(status: Tree) -> str:
+    """Return the status for a terminal."""
+    by_name = {host["name"]: host for host in status["hosts"]}
+    groups = [(release, [by_name[name] for name in release["hosts"]]) for release in status["releases"]]
+    others = [host for host in status["hosts"] if not host["release"]]
+    lines = [headline(status["summary"])]
+    brief = len(by_name) > ROWS
+    for release, hosts in groups:
+        lines += ["", *_release_lines(release), *_table(_host_rows(hosts, brief), hosts)]
+    if others:
+        lines += ["", "without a verified release, or unreachable", *_table(_host_rows(others, brief), others)]
+    if status["gateways"]:
+        lines += ["", *_gateway_lines(status["gateways"])]
+    return "\n".join(lines)
+
+
+def _release_lines(release: Tree) -> Iterator[str]:
+    hosts, names = number(len(release["hosts"]), "host"), ", ".join(release["names"])
+    yield from _wrap(f"{release['recipe']} on {hosts}: release {names}", "", "  ")
+    image = f"{release['image']} ({short(release['digest'])})"
+    yield from _wrap(f"{release['model']} at {short(release['revision'])}, {image}", "  ", "  ")
+    if release["overrides"]:
+        values = ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(release["overrides"].items()))
+        yield from _wrap(f"set here: {values}", "  ", "  ")
+
+
+def _host_rows(hosts: Sequence[Tree], brief: bool) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [COLUMNS]
+    for host in hosts:
+        if brief and host["verdict"] == "ok":
+            continue
+        release, instances, gpus = host["release"], host["instances"], host["gpus"]
+        total = sum(gpu["memory_total_mib"] or 0 for gpu in gpus)
+        used = sum(gpu["memory_used_mib"] or 0 for gpu in gpus)
+        answered = host["driver"] is not None
+        count = len(instances)
+        rows.append(
+            (
+                host["name"],
+                host["verdict"],
+                f"#{release['number']} {release['name']}" if release else "-",
+                age(host["age_seconds"]),
+                f"{sum(one['serves'] for one in instances)}/{count}" if answered else "-",
+                f"{sum(one['in_rotation'] for one in instances)}/{count}",
+                str(sum(one["load"] for one in instances)),
+                str(sum(one["restarts"] for one in instances)) if answered else "-",
+                (host["driver"]["version"] or host["driver"]["state"]) if answered else "-",
+                f"{len(gpus)}" if answered else "-",
+                f"{round(100 * used / total)} %" if total else "-",
+                _combined([gpu["utilisation_percent"] for gpu in gpus], lambda seen: sum(seen) // len(seen), "%"),
+                _combined([gpu["temperature"] for gpu in gpus], max, "C"),
+            )
+        )
+    return rows
+
+
+def _combined(values: Sequence[int | None], combine: Callable[[list[int]], int], unit: str) -> str:
+    known = [value for value in values if value is not None]
+    return f"{combine(known)} {unit}" if known else "-"
+
+
+def _table(rows: Sequence[tuple[str, ...]], hosts: Sequence[Tree]) -> Iterator[str]:
+    """Yield the rows, each followed by the reasons of its host."""
+    by_name = {host["name"]: host for host in hosts}
+    widths = [max(len(row[place]) for row in rows) for place in range(len(COLUMNS))]
+    for row in rows if len(rows) > 1 else []:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        host = by_name.get(row[0], {})
+        for sentence in host.get("reasons", []):
+            yield from _wrap(sentence, "    - ", "      ")
+        for found in host.get("drift", []):
+            yield from _wrap(f"drift: {found['sentence']}", "    - ", "      ")
+    rest = [name for name in by_name if name not in {row[0] for row in rows[1:]}]
+    if rest:
+        yield from _wrap(f"ok: {shorten(rest)}", "  ", "    ")
+
+
+def _gateway_lines(gateways: Sequence[Tree]) -> Iterator[str]:
+    rows = [("gateway", "state", "in service", "drained", "in flight", "last minute", "failed", "first byte, p95")]
+    for gateway in gateways:
+        traffic = gateway["traffic"]
+        slow = traffic["first_byte_ms_p95"]
+        rows.append(
+            (
+                gateway["name"],
+                gateway["state"],
+                f"{gateway['in_rotation']}/{gateway['instances']}",
+                str(gateway["drained"]),
+                str(gateway["in_flight"]),
+                number(traffic["requests"], "request"),
+                str(traffic["failed"]),
+                "-" if slow is None else f"{slow:,.0f} ms",
+            )
+        )
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    by_name = {gateway["name"]: gateway for gateway in gateways}
+    for place, row in enumerate(rows):
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        gateway = by_name[row[0]] if place else {}
+        if gateway.get("message"):
+            yield from _wrap(gateway["message"], "  - ", "    ")
+        if gateway.get("strangers"):
+            yield from _wrap(f"Registered, but not in the inventory: {shorten(gateway['strangers'])}.", "  - ", "    ")
+
+
+def _wrap(text: str, first: str, rest: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
