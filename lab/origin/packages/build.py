@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Build the lab's apt repositories from packages.toml.
 
-Usage: build.py DIRECTORY
+Usage, in the directory above: python3 -m packages.build DIRECTORY
 
 Makes DIRECTORY/cuda/<platform>/<arch>/ for each platform that has this machine's architecture,
 DIRECTORY/libnvidia-container/stable/deb/<arch>/ and DIRECTORY/kernel/<arch>/: flat repositories, as NVIDIA's are,
@@ -14,13 +13,14 @@ key has.
 
 import argparse
 import gzip
-import shutil
 import subprocess
 import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from . import derive
 
 HERE = Path(__file__).parent
 # Directory of a CUDA repository, by Debian architecture.
@@ -95,7 +95,7 @@ def build(package: dict[str, Any], version: str, architecture: str, multiarch: s
                 path.write_text(expand(source.read_text(), version, multiarch))
                 path.chmod(source.stat().st_mode & 0o755)
         if own == "nvidia-driver-cuda":
-            shutil.copytree(HERE / "captures", root / "usr/share/nvidia-lab/captures")
+            derive.write_captures(root / "usr/share/nvidia-lab/captures")
         for empty in package.get("empty", []):
             path = root / expand(empty, version, multiarch).lstrip("/")
             path.parent.mkdir(parents=True, exist_ok=True)
