@@ -1,9 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""docs/recipes.md and docs/recipes/: every recipe as the resolver gives it, and the tables that it comes from.
+"""Write docs/recipes.md and docs/recipes/: each recipe as resolved, and the tables behind it.
 
-No number is written here: each value, source and refusal in these pages is the resolver's or the data's.
+All numbers, sources and reasons on these pages come from the resolver or its data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WRITTEN = "<!-- Written by `make docs` from roles/serving_recipe/vars. -->\n"
 
 
 class Case(NamedTuple):
-    """What a recipe is for; ``size`` is the number of GPUs of one instance."""
+    """Case that a recipe is for; ``size`` is the number of GPUs of one instance."""
 
     gpu_type: str
     use_case: str
@@ -42,14 +42,14 @@ class Case(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The recipes of a recipe file, and why the resolver refuses some of those that the file lists."""
+    """Recipes of a recipe file, and why the resolver rejects some of its cases."""
 
     recipes: dict[Case, dict[str, Any]]
     refused: dict[Case, str]
 
 
 def pages() -> dict[str, str]:
-    """The text of each page, by its path below docs/."""
+    """Return the text of each page, by its path below docs/."""
     models = {name: resolve_all(model, USE_CASES, model=name) for name, model in TABLES.models.items()}
     documents = {
         name: resolve_all(document, [document["use_case"]], name=name) for name, document in TABLES.documents.items()
@@ -61,22 +61,22 @@ def pages() -> dict[str, str]:
     }
 
 
-# Asking the resolver.
+# Resolving recipes
 
 
 def host_gpus(gpu_type: str) -> int:
-    """GPUs of a usual host: as many as the largest instance that any model has a recipe for."""
+    """Return the GPUs of a usual host: those of the largest instance that a model has a recipe for."""
     return max(max(model["supported"].get(gpu_type, [1])) for model in TABLES.models.values())
 
 
 def resolve_all(book: Tree, use_cases: Iterable[str], **wanted: Any) -> Resolved:
-    """Every recipe of a recipe file, on usual hosts."""
+    """Resolve all recipes of a recipe file on usual hosts."""
     resolved = Resolved({}, {})
     for use_case in use_cases:
         for gpu_type, sizes in book["supported"].items():
             for size in sizes:
                 case = Case(gpu_type, use_case, size)
-                # A document knows one instance; what several of them need besides is not its own.
+                # A document describes one instance; values for further instances have other sources.
                 alone = {"gpu_count": size} if "name" in wanted else {}
                 try:
                     resolved.recipes[case] = ask(gpu_type, use_case, gpus_per_instance=size, **alone, **wanted)
@@ -91,12 +91,12 @@ def ask(gpu_type: str, use_case: str, **wanted: Any) -> dict[str, Any]:
 
 
 def reason(error: RecipeError) -> str:
-    """A refusal without the variables to change, which its sentences begin with."""
+    """Return a rejection without the variables that its sentences start with."""
     return " ".join(problem.split(": ", 1)[1] for problem in error.problems)
 
 
 def parts(recipe: Tree) -> dict[str, Any]:
-    """Everything that a recipe sets, by dotted option."""
+    """Return all values of a recipe by dotted option."""
     return {
         dotted(path if part == "engine_options" else (part, *path)): value
         for part in OVERRIDES
@@ -104,11 +104,11 @@ def parts(recipe: Tree) -> dict[str, Any]:
     }
 
 
-# Words.
+# Formatting
 
 
 def short(name: str) -> str:
-    """The last part of the name of a model or an image."""
+    """Return the last part of the name of a model or an image."""
     return name.rsplit("/", 1)[-1]
 
 
@@ -125,12 +125,12 @@ def gpus(sizes: Sequence[int]) -> str:
 
 
 def about(number: float) -> str:
-    """An estimate, to two digits."""
+    """Round an estimate to two digits."""
     return f"{float(f'{number:.2g}'):,.0f}"
 
 
 def where(cases: Sequence[Case], universe: Sequence[Case], fields: Sequence[str] = Case._fields) -> str:
-    """Which cases of all on a page are meant: GPU type, in brackets use case, in brackets size; empty for all."""
+    """Describe a subset of a page's cases by GPU type, use case and size; empty for all cases."""
     if set(cases) == set(universe):
         return ""
     field, *others = fields
@@ -153,7 +153,7 @@ def _named(field: str, values: Sequence[Any]) -> str:
 
 
 def gathered(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
-    """The second of each pair by the first, in order: what is said, and the cases that it is said of."""
+    """Group the second items of pairs by the first, in order."""
     found: dict[Any, list[Any]] = {}
     for said, case in pairs:
         found.setdefault(said, []).append(case)
@@ -208,7 +208,7 @@ COMPARED = {
 
 
 def matrix(model: str, resolved: Resolved) -> str:
-    """One row for each GPU type, size and use case."""
+    """Return a row for each GPU type, size and use case."""
     text = [f"## {model}\n", f"Each value with its source: [recipes/{short(model)}.md](recipes/{short(model)}.md).\n"]
     for use_case in USE_CASES:
         text.append(f"### {words(use_case).capitalize()}\n")
@@ -259,9 +259,9 @@ def document_row(document: Tree) -> list[str]:
 
 
 def supported(book: Tree) -> str:
-    """The sizes of an instance by GPU type: ``b200, h200 (1, 4, 8 GPUs); gb200 (1, 4 GPUs)``.
+    """Describe the sizes of an instance by GPU type: ``b200, h200 (1, 4, 8 GPUs); gb200 (1, 4 GPUs)``.
 
-    GPU types that the document's image does not run on stand apart.
+    GPU types that the document's image does not support are listed separately.
     """
     runs_on = TABLES.releases[select_release(book["image"], TABLES.releases)[0]]["architectures"]
     known = {row["gpu_type"] for row in TABLES.hardware if row["architecture"] in runs_on}
@@ -350,7 +350,7 @@ def releases() -> str:
 
 
 def release_changes() -> Iterator[str]:
-    """What changed from each release to the next one of the table."""
+    """Describe the changes from each release in the table to the next."""
     rows = list(TABLES.releases.items())
     for (older, before), (newer, after) in pairwise(rows):
         yield f"### From {older} to {newer}\n"
@@ -364,7 +364,7 @@ def release_changes() -> Iterator[str]:
 
 
 def compared(old: Tree, new: Tree) -> dict[str, list[str]]:
-    """Which options a release gained, lost and changed; of a group that came or went only the group."""
+    """List the options that a release added, removed and changed; a whole group counts as one option."""
     before, after = specs_of(old), specs_of(new)
     return {
         "gained": _topmost(after.keys() - before.keys()),
@@ -378,7 +378,7 @@ def compared(old: Tree, new: Tree) -> dict[str, list[str]]:
 
 
 def specs_of(options: Tree, prefix: str = "") -> dict[str, dict[str, Any]]:
-    """The spec of each option by its dotted path, without the options in it."""
+    """Return the spec of each option by its dotted path, without its suboptions."""
     found = {}
     for name, spec in options.items():
         found[prefix + name] = {key: value for key, value in spec.items() if key != "options"}
@@ -442,7 +442,7 @@ def model_page(model: str, resolved: Resolved) -> str:
 
 
 def values(recipes: Mapping[Case, Tree]) -> dict[tuple[str, str, str], list[Case]]:
-    """Option, value and source, and the recipes that have them."""
+    """Return rows of option, value and source, with the recipes that have them."""
     return gathered(
         ((f"`{entry['option']}`", literal(entry["value"]), entry["source"]), case)
         for case, recipe in recipes.items()
@@ -493,7 +493,7 @@ def told_with_cases(sentences: Mapping[str, Sequence[Case]], universe: Sequence[
 
 
 def other_images(model: str, recipes: Mapping[Case, Tree]) -> Iterator[str]:
-    """For each other release in which recipes it has different values, or none."""
+    """Describe for each other release the recipes in which its values differ."""
     for row in TABLES.releases.values():
         image = f"{IMAGE_REPOSITORY}:{row['default_tag']}"
         if image == TABLES.default_image(None):

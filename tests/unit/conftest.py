@@ -1,4 +1,4 @@
-"""Makes the collection of a checkout known, through the committed link, to Python and to Ansible's templates."""
+"""Make the checkout's collection importable by Python and Ansible, through the committed link."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 init_plugin_loader([str(ROOT / "collections")])
 
-# The same examples in every run, however busy the machine is.
+# The same examples in each run, independent of the machine's load.
 set_hypothesis_home_dir(ROOT / ".cache/hypothesis")
 settings.register_profile("unit", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unit")

@@ -1,4 +1,4 @@
-"""What documents publish for gpt-oss, as engine options: rules and the memory estimate must let all of it pass."""
+"""Engine options in published documents for gpt-oss: rules and the memory estimate must accept all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RTX_PRO_6000, RTX_5090 = 97887, 32607
 
 
 def facts(model: str) -> dict[str, Any]:
-    """The facts of a model file."""
+    """Return the facts of a model file."""
     found: dict[str, Any] = yaml.safe_load((MODELS / f"{model}.yml").read_text())["__serving_recipe_model"]["facts"]
     return found
 
