@@ -1,4 +1,4 @@
-"""One lab host of our own, brought to a verified endpoint once; the tests then break what can break."""
+"""A separate lab host, deployed to a verified endpoint once for all tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHAT = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "Are y
 
 @dataclass(frozen=True)
 class Run:
-    """What one ansible-playbook run left: exit status and everything it printed."""
+    """Result of an ansible-playbook run: exit status and output."""
 
     status: int
     output: str
@@ -29,7 +29,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The host under test, as an operator and as a client see it."""
+    """The host under test, seen by an operator and by a client."""
 
     host: str
     environment: Mapping[str, str] = field(default_factory=lambda: LAB)
@@ -50,16 +50,16 @@ class Fleet:
         return Run(done.returncode, done.stdout)
 
     def shell(self, script: str, check: bool = True) -> str:
-        """Output of a shell script on the host."""
+        """Return the output of a shell script on the host."""
         command = ["docker", "exec", self.host, "sh", "-c", script]
         return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=check).stdout
 
     def release(self) -> str:
-        """The release directory that the unit points at."""
+        """Return the release directory that the unit links to."""
         return self.shell(f"dirname $(readlink /etc/systemd/system/{UNIT})").strip()
 
     def chat(self, port: int = 8000) -> int:
-        """HTTP status of a chat completion; 0 when nothing listens."""
+        """Return the HTTP status of a chat completion; 0 without a connection."""
         body = json.dumps(CHAT)
         status = self.shell(
             "curl --silent --max-time 20 --output /dev/null --write-out '%{http_code}' "
@@ -75,7 +75,7 @@ def lab(playbook: str, *arguments: str, environment: Mapping[str, str] = LAB) ->
 
 @pytest.fixture(scope="session")
 def untouched() -> Iterator[Fleet]:
-    """A bare host: no driver, no Docker."""
+    """Return a bare host: no driver, no Docker."""
     lab("up", "--extra-vars", f"lab_recreate={HOST}")
     yield Fleet(HOST)
     lab("down")
@@ -83,7 +83,7 @@ def untouched() -> Iterator[Fleet]:
 
 @pytest.fixture(scope="session")
 def fleet(untouched: Fleet) -> Fleet:
-    """The same host, serving."""
+    """Return the same host with a verified endpoint."""
     run = untouched.playbook("site.yml")
     assert run.status == 0, run.output
     assert untouched.chat() == 200
@@ -92,7 +92,7 @@ def fleet(untouched: Fleet) -> Fleet:
 
 @dataclass(frozen=True)
 class Hub:
-    """The lab's hub: faults to switch on, and the log of what it was asked."""
+    """The lab's hub: its faults and its request log."""
 
     def call(self, method: str, path: str, body: Any = None) -> str:
         command = ["docker", "exec", "trtllm-lab-origin", "curl", "--silent", "--fail", "--request", method]
@@ -111,7 +111,7 @@ class Hub:
         self.call("DELETE", "requests")
 
     def fetched(self) -> dict[str, int]:
-        """Bytes sent of each file since the log was emptied, by file name."""
+        """Return the bytes sent of each file since the log was emptied, by file name."""
         sent: dict[str, int] = {}
         for request in json.loads(self.call("GET", "requests")):
             if request["method"] == "GET" and "/resolve/" in request["path"]:
@@ -122,7 +122,7 @@ class Hub:
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    """The hub; faults that a test left on are switched off."""
+    """Return the hub; remove its faults after the test."""
     hub = Hub()
     yield hub
     hub.heal()

@@ -1,6 +1,6 @@
-"""What befalls a rollout at its worst moments, under load: who loses which requests, and whether the next run ends it.
+"""Faults at each moment of a rollout under load: which requests are lost, and whether the next run completes it.
 
-Prints the matrix after each of them; with ROLLOUT_DOCUMENTS, a folder, rollout-faults.md is written there.
+Prints the matrix after each of them, and writes rollout-faults.md to the folder ROLLOUT_DOCUMENTS if set.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import pytest
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import ONE, Fleet, publish, until
 
 FLEET = Fleet("roll-", gpus=2, gateways=2)
-# Requests per second that two cores can give beside Ansible.
+# Requests per second that two cores can serve beside Ansible.
 RATE = 6
-# What Ansible prints as the moment comes.
+# Ansible's output at the moment.
 MOMENTS = {
     "before the drain": "rollout : Drain the instances",
     "during the switch": "trtllm_server : Start its instances",
-    "during the proof": "trtllm_server : Verify each instance",
+    "during the verification": "trtllm_server : Verify each instance",
     "during the canary's watch": "rollout : Wait for the bake time",
 }
 SMALL = "/run/small"
@@ -36,7 +36,7 @@ BOOT_TIMEOUT = 180
 
 @dataclass(frozen=True)
 class Scene:
-    """Who is hit: the host that is being switched, and the run that switches it."""
+    """The host in update and the run that updates it."""
 
     fleet: Fleet
     victim: str
@@ -63,17 +63,17 @@ class Scene:
 
 @dataclass(frozen=True)
 class Fault:
-    """How it is made and mended, and of which host, if of any, requests may be lost."""
+    """How a fault is caused and repaired, and the host whose requests may be lost, if any."""
 
     make: Callable[[Scene], object]
-    mend: Callable[[Scene], object]
+    repair: Callable[[Scene], object]
     lost: Callable[[Scene], str]
-    # What has to be put in order after the next run has ended.
+    # Cleanup after the next run has ended.
     after: Callable[[Scene], object] = lambda scene: None
 
 
 def fill(scene: Scene) -> None:
-    """The host's releases are on a disk that is full."""
+    """Fill the disk of the host's releases."""
     scene.fleet.shell(
         scene.victim,
         f"mkdir -p {SMALL} && mount -t tmpfs -o size=4m tmpfs {SMALL} && cp -a {FLEET_DIRECTORY}/. {SMALL}/"
@@ -123,7 +123,7 @@ FAULTS = {
 
 @dataclass
 class Cell:
-    """What came of a fault at a moment."""
+    """Result of a fault at a moment."""
 
     requests: int = 0
     lost: int = 0
@@ -142,7 +142,7 @@ MATRIX: dict[tuple[str, str], Cell] = {}
 
 
 def page() -> str:
-    """The matrix as Markdown."""
+    """Return the matrix as Markdown."""
     lines = [
         "# Faults in the middle of a rollout",
         "",
@@ -167,7 +167,7 @@ def fleet() -> Iterator[Fleet]:
 
 
 def instances(fleet: Fleet) -> dict[str, str]:
-    """Which instance each request went to, by the request's id, as the gateways logged it."""
+    """Return the instance of each request by its id, from the gateways' logs."""
     found = {}
     for gateway in fleet.gateway_names:
         for line in fleet.shell(gateway, "journalctl --unit trtllm-gateway --output cat | grep '^{'").splitlines():
@@ -192,7 +192,7 @@ def test_fault(fleet: Fleet, fault: str, moment: str) -> None:
         lost = made.lost(scene)
         seen += process.communicate()[0]
         cell.first = {0: "ended well", -signal.SIGKILL: "was killed"}.get(process.returncode, "stopped")
-        made.mend(scene)
+        made.repair(scene)
         began = time.monotonic()
         run = fleet.play("rollout", **wanted)
         cell.second = f"ended well after {time.monotonic() - began:.0f} s" if run.status == 0 else "failed"

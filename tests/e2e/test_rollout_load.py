@@ -1,6 +1,6 @@
-"""Six hosts and two gateways under a load that never ends, while everything on the hosts is changed in turn.
+"""Six hosts and two gateways under a continuous load, while all layers of the hosts change in turn.
 
-Prints what the clients noticed; with ROLLOUT_DOCUMENTS, a folder, rollout-load.md is written there.
+Prints the effects on clients, and writes rollout-load.md to the folder ROLLOUT_DOCUMENTS if set.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import NEWER, TWO, Fleet, publish
 
 FLEET = Fleet("six-", gpus=6, gateways=2)
-# Requests per second that two cores can give beside Ansible.
+# Requests per second that two cores can serve beside Ansible.
 RATE = 8
 REQUESTS = 10000
-# Of every 200th answer, which takes half a minute.
+# Tokens of each 200th response, which takes half a minute.
 LONG_TOKENS = 40000
-# Seconds that are looked at before each rollout.
+# Seconds of the baseline before each rollout.
 BEFORE = 90
 OTHER_IMAGE = "registry.origin.test/nvidia/tensorrt-llm/release:1.3.0rc14"
 
 
 @dataclass(frozen=True)
 class Part:
-    """A rollout under load; times are of time.monotonic()."""
+    """Rollout under load; times are of time.monotonic()."""
 
     change: str
     before: float
@@ -51,7 +51,7 @@ class Part:
 
 
 def page(parts: list[Part], load: Load) -> str:
-    """What the clients noticed, as Markdown."""
+    """Return the effects on clients as Markdown."""
     done, errors = load.since(0), load.errors()
     took = load.percentile(50, 0, done[-1].ended, long=True)
     rows = "\n".join(part.row(load) for part in parts)
@@ -82,12 +82,12 @@ def fleet() -> Iterator[Fleet]:
 
 
 def older_revision(fleet: Fleet) -> str:
-    """The commit before the newest one of the model, as the lab's hub has it."""
+    """Return the model's second newest commit on the lab's hub."""
     repository = "/srv/hub/repositories/openai/gpt-oss-120b/repository.json"
     return str(json.loads(fleet.shell("trtllm-lab-origin", f"cat {repository}"))["commits"][-2])
 
 
-def test_nothing_is_lost_while_everything_changes(fleet: Fleet) -> None:
+def test_changes_of_all_layers_lose_no_request(fleet: Fleet) -> None:
     versions = {host: fleet.shell(host, NEWER) for host in fleet.gpu_names}
     revision = older_revision(fleet)
     changes: dict[str, dict[str, Any]] = {

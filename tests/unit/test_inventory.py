@@ -40,7 +40,7 @@ def test_each_gpu_type_has_an_inventory() -> None:
 
 @pytest.mark.parametrize("variables", HOSTS)
 def test_host_has_the_variables_of_a_first_run(variables: dict[str, Any]) -> None:
-    assert variables["ansible_host"].startswith("192.0.2."), "an address that is nobody's"
+    assert variables["ansible_host"].startswith("192.0.2."), "an address for documentation"
     assert variables["ansible_user"]
     assert "HF_TOKEN" in variables["model_weights_token"]
     assert variables["nvidia_driver_reboot_allowed"] is False
@@ -79,10 +79,10 @@ def test_dynamo_inventory_has_hosts_and_variables_for_all_components() -> None:
         "prefill": 2,
         "decode": 2,
     }
-    everybody = hosts(folder, "dynamo")
-    assert everybody.keys() == set().union(*parts.values())
-    for variables in everybody.values():
-        assert variables["ansible_host"].startswith("192.0.2."), "an address that is nobody's"
+    members = hosts(folder, "dynamo")
+    assert members.keys() == set().union(*parts.values())
+    for variables in members.values():
+        assert variables["ansible_host"].startswith("192.0.2."), "an address for documentation"
         assert variables["ansible_user"]
         assert "HF_TOKEN" in variables["model_weights_token"]
         assert variables["nvidia_driver_reboot_allowed"] is False

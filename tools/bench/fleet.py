@@ -105,7 +105,7 @@ def play(name: str) -> None:
     changed = [line for line in done.stdout.splitlines() if " changed=" in line and " changed=0 " not in line]
     # status.yml writes a file on the control node.
     if changed and name == "site.yml":
-        raise SystemExit(f"{name} changed something, so this is no measurement:\n" + "\n".join(changed))
+        raise SystemExit(f"{name} changed something; measure a fleet without changes:\n" + "\n".join(changed))
 
 
 def main() -> None:

@@ -217,8 +217,8 @@ def test_range_after_the_end_is_rejected(hub: LabHub) -> None:
         pytest.param("/lab/gated/resolve/main/config.json", "", 401, "GatedRepo", id="gated file, anonymous"),
         pytest.param("/lab/gated/resolve/main/config.json", STRANGER, 403, "GatedRepo", id="gated file, no access"),
         pytest.param("/lab/gated/resolve/main/config.json", GRANTED, 200, None, id="gated file, access"),
-        pytest.param("/api/whoami-v2", "", 401, None, id="nobody"),
-        pytest.param("/api/whoami-v2", GRANTED, 200, None, id="somebody"),
+        pytest.param("/api/whoami-v2", "", 401, None, id="no token"),
+        pytest.param("/api/whoami-v2", GRANTED, 200, None, id="token"),
     ],
 )
 def test_rejections(hub: LabHub, path: str, token: str, status: int, code: str | None) -> None:
