@@ -12,7 +12,7 @@ admission.py between them admits requests like TensorRT-LLM's scheduler. Environ
   LAB_ENGINE_KV_TOKENS     tokens in its KV cache (the estimate for its GPUs)
   LAB_ENGINE_ANSWER_TOKENS tokens of a response to a request without a limit (256)
   LAB_ENGINE_FAULT         die, hang or health_only; or LAB_ENGINE_FAULT_FILE, a file with that word. With hang it is
-                           never ready; a ready one keeps its port, fails on /health, and sends no further byte
+                           never ready; a ready one keeps its port, /health stays 200, and it sends no further byte
 """
 
 from __future__ import annotations
