@@ -64,7 +64,7 @@ def option_rows(options: dict[str, Any], parent: str = "") -> Iterator[list[str]
 
 
 def options_table(name: str, options: dict[str, Any]) -> str:
-    return table([name, "Type", "Default", "What it is"], list(option_rows(options)))
+    return table([name, "Type", "Default", "Description"], list(option_rows(options)))
 
 
 def role_readme(role: Path) -> str:
@@ -117,7 +117,7 @@ def plugin_section(docs: dict[str, Any]) -> str:
             [f"`{key}`", value.get("type", ""), " ".join(sentences(value["description"]))]
             for key, value in docs["RETURN"].items()
         ]
-        parts.append(table(["Returns", "Type", "What it is"], rows))
+        parts.append(table(["Returns", "Type", "Description"], rows))
     if docs.get("EXAMPLES"):
         parts.append(f"```yaml\n{docs['EXAMPLES'].strip()}\n```\n")
     return "\n".join(part for part in parts if part)

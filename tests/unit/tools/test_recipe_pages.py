@@ -49,8 +49,8 @@ def test_release_changes_are_grouped() -> None:
         "new": {"type": "dict", "options": {"c": {"type": "int"}}},
     }
     assert compared(old, new) == {
-        "gained": ["`new`"],
-        "lost": ["`gone`"],
+        "added": ["`new`"],
+        "removed": ["`gone`"],
         "changed": ["`kept.a` (+z -x)", "`kept.b` (min `null` → `1`)"],
     }
 
