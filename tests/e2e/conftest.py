@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,31 @@ class Run:
 
     status: int
     output: str
+
+
+def docker(*arguments: str, check: bool = True) -> str:
+    """Return the output of a docker command on the lab's machine."""
+    return subprocess.run(["docker", *arguments], text=True, stdout=subprocess.PIPE, check=check).stdout
+
+
+def address(host: str) -> str:
+    """Return the address of a host, which it keeps while it is off."""
+    networks = json.loads(docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", host))
+    return str(networks["trtllm-lab"]["IPAMConfig"]["IPv4Address"])
+
+
+def wait_for(condition: Callable[[], Any], seconds: float) -> bool:
+    """Return True if the condition holds within some seconds; an error counts as False."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if condition():
+                return True
+        except (OSError, ValueError, subprocess.CalledProcessError):
+            pass
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
 
 
 @dataclass(frozen=True)
@@ -51,8 +77,7 @@ class Fleet:
 
     def shell(self, script: str, check: bool = True) -> str:
         """Return the output of a shell script on the host."""
-        command = ["docker", "exec", self.host, "sh", "-c", script]
-        return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=check).stdout
+        return docker("exec", self.host, "sh", "-c", script, check=check)
 
     def release(self) -> str:
         """Return the release directory that the unit links to."""
@@ -95,19 +120,17 @@ class Hub:
     """The lab's hub: its faults and its request log."""
 
     def call(self, method: str, path: str, body: Any = None) -> str:
-        command = ["docker", "exec", "trtllm-lab-origin", "curl", "--silent", "--fail", "--request", method]
-        if body is not None:
-            command += ["--data", json.dumps(body)]
-        command.append(f"http://127.0.0.1:8090/_lab/{path}")
-        return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+        data = [] if body is None else ["--data", json.dumps(body)]
+        curl = ["curl", "--silent", "--fail", "--request", method, *data, f"http://127.0.0.1:8090/_lab/{path}"]
+        return docker("exec", "trtllm-lab-origin", *curl)
 
     def fault(self, **fault: Any) -> None:
         self.call("POST", "faults", fault)
 
-    def heal(self) -> None:
+    def clear_faults(self) -> None:
         self.call("DELETE", "faults")
 
-    def forget(self) -> None:
+    def clear_log(self) -> None:
         self.call("DELETE", "requests")
 
     def fetched(self) -> dict[str, int]:
@@ -125,4 +148,4 @@ def hub() -> Iterator[Hub]:
     """Return the hub; remove its faults after the test."""
     hub = Hub()
     yield hub
-    hub.heal()
+    hub.clear_faults()

@@ -6,15 +6,14 @@ import json
 import os
 import re
 import subprocess
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Run
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Run, address, docker, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import ask
 
 PREFIX = "dyn-"
@@ -35,25 +34,6 @@ PROCESSES = {
 def all_on(host: str) -> dict[str, list[str]]:
     """Return the places of the components with one host for all."""
     return {kind: [host] for kind in KINDS}
-
-
-def docker(*arguments: str) -> str:
-    """Return the output of a docker command on the lab's machine."""
-    return subprocess.run(["docker", *arguments], text=True, stdout=subprocess.PIPE, check=True).stdout
-
-
-def wait_for(condition: Callable[[], Any], seconds: float) -> bool:
-    """Return True if the condition holds within some seconds; an error counts as False."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            if condition():
-                return True
-        except (OSError, ValueError, subprocess.CalledProcessError):
-            pass
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.5)
 
 
 @dataclass
@@ -108,9 +88,7 @@ class Dynamo:
         return run
 
     def address(self, name: str) -> str:
-        """Return the host's address, which it keeps while it is off."""
-        networks = json.loads(docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", name))
-        return str(networks["trtllm-lab"]["IPAMConfig"]["IPv4Address"])
+        return address(name)
 
     def apis(self) -> list[str]:
         """Return the base URLs of the frontends."""

@@ -8,8 +8,7 @@ containers cannot raise are absent.
 
 from __future__ import annotations
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import complete
 
 REGISTRY = "registry.origin.test"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, Run, address, docker, lab
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 
 # The lab's key, in inventory/local.
@@ -84,7 +84,7 @@ class Fleet:
         self.up()
         run = self.play("site", **variables)
         assert run.status == 0, run.output
-        assert self.rotation() == self.all_instances
+        assert self.in_service() == self.all_instances
         yield self
         self.down()
 
@@ -124,13 +124,10 @@ class Fleet:
         return Run(process.returncode, output)
 
     def shell(self, host: str, script: str, check: bool = True) -> str:
-        command = ["docker", "exec", host, "sh", "-c", script]
-        return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=check).stdout.strip()
+        return docker("exec", host, "sh", "-c", script, check=check).strip()
 
     def address(self, host: str) -> str:
-        form = "{{range .NetworkSettings.Networks}}{{.IPAMConfig.IPv4Address}}{{end}}"
-        command = ["docker", "inspect", "--format", form, host]
-        return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True).stdout.strip()
+        return address(host)
 
     def load(self, rate: float, **options: Any) -> Load:
         """Return clients of all gateways, with a total rate in requests/s."""
@@ -157,11 +154,11 @@ class Fleet:
         """Return the name of the running release by host."""
         return [self.shell(host, "readlink /etc/trtllm-fleet/verified").rpartition("/")[2] for host in self.gpu_names]
 
-    def rotation(self) -> dict[str, list[str]]:
+    def in_service(self) -> dict[str, list[str]]:
         """Return for each gateway the instances in service and up."""
-        return {name: sorted(self._ready(name)) for name in self.gateway_names}
+        return {name: sorted(self._in_service(name)) for name in self.gateway_names}
 
-    def _ready(self, gateway: str) -> list[str]:
+    def _in_service(self, gateway: str) -> list[str]:
         command = ["ansible", "-i", "inventory/local", gateway, "--become", "-m", "trtllm.fleet.gateway_info"]
         environment = {**self.environment, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
         done = subprocess.run(command, cwd=REPO, env=environment, text=True, stdout=subprocess.PIPE, check=True)

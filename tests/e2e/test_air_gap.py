@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, docker, lab
 from ansible_collections.trtllm.fleet.tests.e2e.test_secrets import canaries
 
 NAMES = ("airgap-1", "airgap-2", "airgap-maker")
@@ -35,12 +35,8 @@ def three_machines() -> Iterator[None]:
     lab("down", environment=LAB)
 
 
-def docker(*arguments: str) -> str:
-    return subprocess.run(["docker", *arguments], check=True, text=True, stdout=subprocess.PIPE).stdout
-
-
 @contextmanager
-def no_way_out() -> Iterator[None]:
+def without_internet_access() -> Iterator[None]:
     """Disconnect the hosts from the lab's internet and from the real one."""
     aliases = json.loads(docker("inspect", ORIGIN))[0]["NetworkSettings"]["Networks"][NETWORK]["Aliases"]
     route = FIRST.shell("ip route show default").strip()
@@ -127,7 +123,7 @@ def test_connected_machine_is_unchanged() -> None:
 def test_invalid_bundle_changes_nothing() -> None:
     carry()
     FIRST.shell(f"truncate --size=-1 {BUNDLE}/image.tar")
-    with no_way_out():
+    with without_internet_access():
         run = bring(serving_recipe_model="openai/gpt-oss-20b", serving_recipe_image=f"{IMAGE}:1.3.0rc14")
     assert run.status != 0
     # Ansible repeats errors and folds long lines.
@@ -152,7 +148,7 @@ def test_missing_bundle_is_one_problem() -> None:
 
 def test_both_hosts_deploy_without_internet_access() -> None:
     carry()
-    with no_way_out():
+    with without_internet_access():
         run = bring()
         assert run.status == 0, run.output
         assert [host.chat() for host in HOSTS] == [200, 200]
@@ -182,7 +178,7 @@ def test_both_hosts_deploy_without_internet_access() -> None:
 def test_next_bundle_brings_changed_files_only(hub: Hub) -> None:
     before, releases = index(), [host.release() for host in HOSTS]
     packages = MAKER.shell(f"stat --format '%n %y' {BUNDLE}/packages/*")
-    hub.forget()
+    hub.clear_log()
     run = make(serving_recipe_image=f"{IMAGE}:1.3.0rc14")
     assert run.status == 0, run.output
     assert hub.fetched() == {}
@@ -191,7 +187,7 @@ def test_next_bundle_brings_changed_files_only(hub: Hub) -> None:
     assert changed == ["image.tar"]
 
     carry()
-    with no_way_out():
+    with without_internet_access():
         run = bring(serving_recipe_image=f"{IMAGE}:1.3.0rc14")
         assert run.status == 0, run.output
         assert [host.chat() for host in HOSTS] == [200, 200]

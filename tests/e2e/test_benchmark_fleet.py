@@ -120,7 +120,7 @@ def test_rollout_stops_at_a_missed_slo(measured: Measured) -> None:
     assert "misses benchmark_slo" in run.output
     assert "It serves its old release" in run.output
     assert fleet.releases() == before
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
     # Of the canary only: the other hosts were not updated.
     (canary,) = measured.take()
     assert canary in {f"{name}-serve-0" for name in fleet.gpu_names}
@@ -143,6 +143,6 @@ def test_the_python_api_is_asked_while_the_host_is_aside(measured: Measured) -> 
     assert run.status != 0
     assert "this is the lab's simulated engine, which has no LLM API" in run.output
     assert fleet.releases() == before
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
     units = fleet.shell(fleet.gpu_names[0], "ls /etc/systemd/system | grep trial || true")
     assert units == ""

@@ -76,7 +76,7 @@ def bare() -> Iterator[Bare]:
     found = {host: snapshot(FLEET, host) for host in FLEET.gpu_names}
     run = FLEET.play("site")
     assert run.status == 0, run.output
-    assert FLEET.rotation() == FLEET.all_instances
+    assert FLEET.in_service() == FLEET.all_instances
     yield found
     FLEET.down()
 
@@ -86,7 +86,7 @@ def test_all_hosts_at_once_are_rejected(bare: Bare, arguments: tuple[str, ...]) 
     run = FLEET.play("decommission", *arguments)
     assert run.status != 0
     assert "decommission_all" in run.output
-    assert FLEET.rotation() == FLEET.all_instances
+    assert FLEET.in_service() == FLEET.all_instances
 
 
 def test_required_host_is_rejected(bare: Bare) -> None:
@@ -96,7 +96,7 @@ def test_required_host_is_rejected(bare: Bare) -> None:
     FLEET.shell(FIRST, f"rm {unit}")
     assert run.status != 0
     assert "trtllm-registry-mirror.service" in run.output
-    assert FLEET.rotation() == FLEET.all_instances
+    assert FLEET.in_service() == FLEET.all_instances
 
 
 def test_check_mode_lists_removals_and_changes_nothing(bare: Bare) -> None:
@@ -106,7 +106,7 @@ def test_check_mode_lists_removals_and_changes_nothing(bare: Bare) -> None:
     for gone in ("-docker.io", "-nvidia-kernel-open-dkms", "-python3-venv", "remove trtllm-serve-0.service", WEIGHTS):
         assert gone in run.output
     assert snapshot(FLEET, FIRST) == before
-    assert FLEET.rotation() == FLEET.all_instances
+    assert FLEET.in_service() == FLEET.all_instances
 
 
 def test_a_host_goes_and_leaves_nothing(bare: Bare) -> None:
@@ -130,7 +130,7 @@ def test_a_host_goes_and_leaves_nothing(bare: Bare) -> None:
     assert differences(bare[FIRST], snapshot(FLEET, FIRST)) == []
     # No client of the other hosts has an error.
     assert FLEET.shell(LAST, STARTED) == started
-    assert FLEET.rotation() == {name: [f"{LAST}.serve-0"] for name in FLEET.gateway_names}
+    assert FLEET.in_service() == {name: [f"{LAST}.serve-0"] for name in FLEET.gateway_names}
 
 
 def test_second_run_changes_nothing(bare: Bare) -> None:
@@ -151,7 +151,7 @@ def test_shared_software_stays_until_its_last_user_is_removed(bare: Bare) -> Non
     assert (
         FLEET.shell(LAST, "ls -d /etc/trtllm-fleet /srv/trtllm-fleet /etc/systemd/system/trtllm-*", check=False) == ""
     )
-    assert FLEET.rotation() == {name: [] for name in FLEET.gateway_names}
+    assert FLEET.in_service() == {name: [] for name in FLEET.gateway_names}
 
     FLEET.shell(LAST, "docker rm --force web")
     run = FLEET.play("decommission", **ALL)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import lab
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, certify, changed, said, secured, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import lab, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, certify, changed, said, secured
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import Load, complete
 
 LATE = "dyn-5"

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Run, lab
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import GUIDE, PREFIX, Dynamo, all_on, said, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Run, lab, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import GUIDE, PREFIX, Dynamo, all_on, said
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import MODEL
 from ansible_collections.trtllm.fleet.tests.e2e.test_benchmark import AIPERF
 

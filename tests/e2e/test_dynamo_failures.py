@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, lab
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import GUIDE, Dynamo, all_on, docker, record, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, docker, lab, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import GUIDE, Dynamo, all_on, record
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_guide import Guide
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import Load, complete
 

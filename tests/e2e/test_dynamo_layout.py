@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import lab
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import PREFIX, Dynamo, changed, said, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import lab, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import PREFIX, Dynamo, changed, said
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import complete
 
 CONTROL, WORKERS = f"{PREFIX}1", f"{PREFIX}2"

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, UNIT, Fleet, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, UNIT, Fleet, Run, lab, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import until
 
 # The tool needs Python 3.12 or newer, which Debian 13 has.
@@ -92,21 +92,12 @@ def tool_runs(host: Fleet) -> bool:
     return bool(host.shell("pgrep -f '[e]valuate.py'", check=False))
 
 
-def comes_true(true: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(2)
-    return True
-
-
 @pytest.fixture
 def untouched(host: Fleet) -> Iterator[str]:
     """Check that the host has the same state and a healthy endpoint after each test."""
     before = state(host)
     yield before
-    assert comes_true(lambda: host.chat() == 200)
+    assert wait_for(lambda: host.chat() == 200, PATIENCE)
     assert state(host) == before
 
 
@@ -224,7 +215,7 @@ def test_host_restores_its_release_without_its_control_node(
     assert batch_size(host) == "1024"
     if reboot:
         host.shell("reboot", check=False)
-    assert comes_true(lambda: batch_size(host) == "64")
+    assert wait_for(lambda: batch_size(host) == "64", PATIENCE)
     # The tool ends two minutes after the last poll.
-    assert comes_true(lambda: not tool_runs(host))
-    assert comes_true(lambda: host.chat() == 200 and "trial" not in state(host))
+    assert wait_for(lambda: not tool_runs(host), PATIENCE)
+    assert wait_for(lambda: host.chat() == 200 and "trial" not in state(host), PATIENCE)

@@ -695,9 +695,9 @@ def test_power_loss_of_a_host_is_detected(fleet: Fleet, gateway: str, stream: bo
     # Ten seconds of silence and three unanswered probes, after the five until the power loss.
     assert max(ours[name].seconds for name in cut) < 5 + 25 + 5
     for _turn in range(60):
-        if fleet.rotation() == fleet.all_instances:
+        if fleet.in_service() == fleet.all_instances:
             break
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------

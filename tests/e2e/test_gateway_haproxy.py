@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import KEY, MODEL, Fleet
 from ansible_collections.trtllm.fleet.tests.e2e.test_gateway import UNIT, ask, journal, now
 from tools.bench.gateway import INSTANCE, running
@@ -122,10 +123,8 @@ def states(fleet: Fleet, gateway: str) -> dict[str, str]:
 
 
 def until(fleet: Fleet, gateway: str, name: str, state: str) -> None:
-    end = time.monotonic() + 60
-    while not states(fleet, gateway).get(name, "").startswith(state):
-        assert time.monotonic() < end, states(fleet, gateway)
-        time.sleep(0.5)
+    reached = wait_for(lambda: states(fleet, gateway).get(name, "").startswith(state), 60)
+    assert reached, states(fleet, gateway)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ def test_hub_cut_in_the_middle_of_a_file_fails_and_the_next_run_recovers(fleet: 
     release = fleet.release()
     # Less than the client writes at a time, so that no attempt progresses.
     hub.fault(kind="cut", path_glob=f"*{SHARD}", after_bytes=200_000, times=1000)
-    hub.forget()
+    hub.clear_log()
     run = fleet.playbook("site.yml", model_weights_dir="/srv/elsewhere", **QUICK)
     assert run.status != 0
     assert "trtllm-weights.service" in run.output
@@ -19,8 +19,8 @@ def test_hub_cut_in_the_middle_of_a_file_fails_and_the_next_run_recovers(fleet: 
     whole = set(hub.fetched()) - {SHARD}
     assert len(whole) > 10
 
-    hub.heal()
-    hub.forget()
+    hub.clear_faults()
+    hub.clear_log()
     run = fleet.playbook("site.yml", model_weights_dir="/srv/elsewhere")
     assert run.status == 0, run.output
     assert set(hub.fetched()) == {SHARD}, "what had arrived is not fetched again"
@@ -35,7 +35,7 @@ def test_wrong_bytes_are_detected_and_downloaded_again(fleet: Fleet, hub: Hub) -
     assert SHARD in run.output
     assert (fleet.release(), fleet.chat()) == (release, 200), "the previous release still runs"
 
-    hub.heal()
+    hub.clear_faults()
     run = fleet.playbook("site.yml", model_weights_dir="/srv/third")
     assert run.status == 0, run.output
     assert fleet.chat() == 200

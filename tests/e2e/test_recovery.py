@@ -1,12 +1,10 @@
 """The endpoint recovers from each kill without Ansible, and a second run changes nothing."""
 
 import re
-import subprocess
-import time
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import UNIT, Fleet
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import UNIT, Fleet, docker, wait_for
 
 CONTAINER = UNIT.removesuffix(".service")
 PATIENCE = 120  # seconds
@@ -19,12 +17,7 @@ def container(fleet: Fleet) -> str:
 
 def comes_back(fleet: Fleet, before: str) -> bool:
     """Return True if another container responds in time; the old one may outlive its daemon for a while."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if container(fleet) not in ("", before) and fleet.chat() == 200:
-            return True
-        time.sleep(1)
-    return False
+    return wait_for(lambda: container(fleet) not in ("", before) and fleet.chat() == 200, PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -45,11 +38,11 @@ def test_killed_process_is_restarted(fleet: Fleet, script: str) -> None:
 
 def test_endpoint_recovers_after_a_reboot(fleet: Fleet) -> None:
     before = container(fleet)
-    subprocess.run(["docker", "restart", fleet.host], check=True, stdout=subprocess.DEVNULL)
+    docker("restart", fleet.host)
     assert comes_back(fleet, before)
 
 
-@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "dry-run"])
+@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "check"])
 def test_second_run_changes_nothing(fleet: Fleet, arguments: list[str]) -> None:
     run = fleet.playbook("site.yml", *arguments)
     assert run.status == 0, run.output

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Run, docker, lab
 from ansible_collections.trtllm.fleet.tests.e2e.test_secrets import canaries
 
 LAB = {**os.environ, "LAB_PREFIX": "mirror-", "LAB_HOSTS": "2", "LAB_GPU": "b200x8"}
@@ -60,8 +60,7 @@ def pull_again(fleet: Fleet) -> str:
 
 
 def origin(script: str) -> str:
-    command = ["docker", "exec", ORIGIN, "sh", "-c", script]
-    return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True).stdout
+    return docker("exec", ORIGIN, "sh", "-c", script)
 
 
 def sent(since: float) -> Counter[str]:
@@ -80,11 +79,11 @@ def sent(since: float) -> Counter[str]:
 @contextmanager
 def cut_off() -> Iterator[None]:
     """Disconnect the registry from all hosts."""
-    subprocess.run(["docker", "pause", ORIGIN], check=True, stdout=subprocess.DEVNULL)
+    docker("pause", ORIGIN)
     try:
         yield
     finally:
-        subprocess.run(["docker", "unpause", ORIGIN], check=True, stdout=subprocess.DEVNULL)
+        docker("unpause", ORIGIN)
 
 
 def test_check_mode_on_bare_hosts(inventory: Path) -> None:
@@ -191,7 +190,7 @@ def test_missing_mirror(inventory: Path) -> None:
 
 
 def test_missing_host_of_the_mirror(inventory: Path) -> None:
-    subprocess.run(["docker", "stop", MIRROR.host], check=True, stdout=subprocess.DEVNULL)
+    docker("stop", MIRROR.host)
     try:
         run = OTHER.playbook(PLAYBOOK, "-i", str(inventory))
         assert run.status == 4, "one host could not be reached"

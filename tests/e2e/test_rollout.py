@@ -33,7 +33,7 @@ def test_rollout_loses_nothing(fleet: Fleet) -> None:
         assert run.status == 0, run.output
     assert load.errors() == {}
     assert fleet.options() == [4096] * fleet.gpus
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
 
 
 def test_second_run_updates_nothing(fleet: Fleet) -> None:
@@ -85,7 +85,7 @@ def test_bad_canary_rolls_back(fleet: Fleet, bad: dict[str, Any], cause: str) ->
     assert "It serves its old release" in run.output
     assert load.errors() == {}
     assert fleet.releases() == before
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
 
 
 class Watch:
@@ -128,7 +128,7 @@ def test_lower_layers_change_while_drained(fleet: Fleet) -> None:
     assert load.errors() == {}
     for host in fleet.gpu_names:
         assert json.loads(fleet.shell(host, "cat /etc/docker/daemon.json"))["max-concurrent-downloads"] == 4
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
     again = fleet.play("rollout", **wanted, **docker)
     assert f"0 of {fleet.gpus} hosts are switched" in again.output
 
@@ -144,7 +144,7 @@ def test_docker_upgrade_loses_nothing(fleet: Fleet) -> None:
     for host in fleet.gpu_names:
         assert fleet.shell(host, "dpkg-query --show --showformat='${Version}' docker.io") == versions[host]
         assert fleet.shell(host, "systemctl show --property MainPID docker") != before[host]
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
 
 
 def test_instance_drained_by_an_operator_is_updated_and_stays_drained(fleet: Fleet) -> None:
@@ -158,9 +158,9 @@ def test_instance_drained_by_an_operator_is_updated_and_stays_drained(fleet: Fle
         gateway: [one for one in names if not one.startswith(f"{first}.")]
         for gateway, names in fleet.all_instances.items()
     }
-    assert fleet.rotation() == others
+    assert fleet.in_service() == others
     assert fleet.play("undrain", "--limit", first).status == 0
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
 
 
 def test_rollback_undoes_an_interrupted_rollout(fleet: Fleet) -> None:
@@ -175,7 +175,7 @@ def test_rollback_undoes_an_interrupted_rollout(fleet: Fleet) -> None:
     run = fleet.play("rollback")
     assert run.status == 0, run.output
     assert fleet.releases() == before
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
 
 
 def test_instances_of_a_host_are_updated_one_at_a_time(fleet: Fleet) -> None:
@@ -198,7 +198,7 @@ def test_instances_of_a_host_are_updated_one_at_a_time(fleet: Fleet) -> None:
     assert load.errors() == {}
     assert watch.most == 1
     assert fleet.options() == [4096] * fleet.gpus
-    assert fleet.rotation() == {
+    assert fleet.in_service() == {
         name: [f"{host}.serve-{number}" for host in fleet.gpu_names for number in range(2)]
         for name in fleet.gateway_names
     }
@@ -230,7 +230,7 @@ def test_next_run_completes_after_a_killed_controller(fleet: Fleet, moment: str,
         assert run.status == 0, run.output
     assert load.errors() == {}
     assert len(set(fleet.options())) == 1
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
 
 
 def test_second_rollout_is_rejected(fleet: Fleet) -> None:

@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import docker, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import ONE, Fleet, publish, until
 
 FLEET = Fleet("roll-", gpus=2, gateways=2)
@@ -46,15 +48,10 @@ class Scene:
     def gateway(self) -> str:
         return self.fleet.gateway_names[0]
 
-    def docker(self, *arguments: str) -> None:
-        subprocess.run(["docker", *arguments], check=True, stdout=subprocess.DEVNULL)
-
     def boot(self, host: str) -> None:
-        self.docker("start", host)
-        end = time.monotonic() + BOOT_TIMEOUT
-        while self.fleet.shell(host, "systemctl is-system-running", check=False) not in ("running", "degraded"):
-            assert time.monotonic() < end, f"{host} does not boot"
-            time.sleep(2)
+        docker("start", host)
+        check = partial(self.fleet.shell, host, "systemctl is-system-running", check=False)
+        assert wait_for(lambda: check() in ("running", "degraded"), BOOT_TIMEOUT), f"{host} does not boot"
 
     def everywhere(self, script: str) -> None:
         for host in self.fleet.gpu_names:
@@ -93,7 +90,7 @@ SSH = "INPUT --protocol tcp --dport 22 --jump DROP"
 REGISTRY = "OUTPUT --destination registry.origin.test --jump REJECT"
 FAULTS = {
     "host lost": Fault(
-        lambda scene: scene.docker("kill", scene.victim),
+        lambda scene: docker("kill", scene.victim),
         lambda scene: scene.boot(scene.victim),
         lambda scene: scene.victim,
     ),
@@ -109,7 +106,7 @@ FAULTS = {
         lambda scene: scene.controller.send_signal(signal.SIGKILL), lambda scene: None, lambda scene: ""
     ),
     "gateway killed": Fault(
-        lambda scene: scene.docker("kill", scene.gateway),
+        lambda scene: docker("kill", scene.gateway),
         lambda scene: scene.boot(scene.gateway),
         lambda scene: scene.gateway,
     ),
@@ -208,5 +205,5 @@ def test_fault(fleet: Fleet, fault: str, moment: str) -> None:
     publish("rollout-faults.md", page())
     assert run.status == 0, f"{seen}\n{run.output}"
     assert failed == ours, load.errors()
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
     assert fleet.options() == [wanted["serving_recipe_engine_options"]["max_num_tokens"]] * fleet.gpus

@@ -112,7 +112,7 @@ def test_changes_of_all_layers_lose_no_request(fleet: Fleet) -> None:
     publish("rollout-load.md", page(parts, load))
     assert len(load.since(0)) >= REQUESTS
     assert load.errors() == {}
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
     for host in fleet.gpu_names:
         release = fleet.release(host)
         assert release["image"] == OTHER_IMAGE

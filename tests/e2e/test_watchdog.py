@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import UNIT, Fleet, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import UNIT, Fleet, lab, wait_for
 
 ENVIRONMENT = {**os.environ, "LAB_PREFIX": "heal-", "LAB_HOSTS": "1"}
 CONTAINER = UNIT.removesuffix(".service")
@@ -60,18 +60,8 @@ def show(host: Fleet, name: str) -> str:
     return host.shell(f"systemctl show --property={name} --value {UNIT}").strip()
 
 
-def until(true: Callable[[], bool]) -> bool:
-    """Return True if a condition holds in time."""
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(2)
-    return True
-
-
-def serves_afresh(host: Fleet, before: str) -> bool:
-    return until(lambda: show(host, "InvocationID") not in ("", before) and host.chat() == 200)
+def is_restarted(host: Fleet, before: str) -> bool:
+    return wait_for(lambda: show(host, "InvocationID") not in ("", before) and host.chat() == 200, PATIENCE)
 
 
 def healed(host: Fleet) -> dict[str, Any]:
@@ -97,7 +87,7 @@ def test_what_loads_is_left_alone(host: Fleet) -> None:
     """Load longer than the timeout, with the watchdog running from the start."""
     before = show(host, "InvocationID")
     host.shell(f"docker kill {CONTAINER}")
-    assert serves_afresh(host, before)
+    assert is_restarted(host, before)
     assert untouched(host)
 
 
@@ -123,7 +113,7 @@ def test_hung_instance_is_restarted(host: Fleet, tmp_path: Path, freeze: str, he
     answer = host.shell("curl -so /dev/null --max-time 5 -w '%{http_code}' http://127.0.0.1:8000/health", check=False)
     assert int(answer) == health
     assert "LISTEN" in host.shell("ss --listening --tcp --numeric 'sport = :8000'")
-    assert serves_afresh(host, before)
+    assert is_restarted(host, before)
     noted = healed(host)
     assert (noted["times"], noted["reason"]) == (1, reason)
     assert f"Not well: {reason}." in host.shell(f"journalctl --boot --unit={WATCHDOG} --no-pager")
@@ -157,13 +147,13 @@ def test_what_is_busy_is_left_alone(host: Fleet, stream: bool) -> None:
     before = show(host, "InvocationID")
     used = "nvidia-smi -i 0 --query-gpu=utilization.memory --format=csv,noheader,nounits"
     send(host, stream=stream)
-    assert until(lambda: host.shell(used).strip() != "0")
+    assert wait_for(lambda: host.shell(used).strip() != "0", PATIENCE)
     began = time.monotonic()
     while time.monotonic() < began + TIMEOUT + 25:
         assert host.shell(used).strip() != "0"
         time.sleep(5)
     assert host.chat() == 0, "it has not waited behind the answer"
-    assert until(lambda: host.chat() == 200)
+    assert wait_for(lambda: host.chat() == 200, PATIENCE)
     assert untouched(host)
     assert show(host, "InvocationID") == before
 
@@ -177,12 +167,12 @@ def test_what_hangs_while_it_is_busy_is_restarted(host: Fleet) -> None:
     host.shell(f"echo hang > {FAULT}")
     began = time.monotonic()
     assert host.shell("curl -so /dev/null --max-time 5 -w '%{http_code}' http://127.0.0.1:8000/health") == "200"
-    assert until(lambda: not untouched(host))
+    assert wait_for(lambda: not untouched(host), PATIENCE)
     # Checks are 20 seconds apart, and the GPU shows its last work for some seconds.
     assert time.monotonic() - began < TIMEOUT + 2 * 20 + 10
     host.shell(f"rm {FAULT}")
     assert healed(host)["reason"] == f"POST /v1/chat/completions was not answered within {TIMEOUT} s"
-    assert serves_afresh(host, before)
+    assert is_restarted(host, before)
 
 
 def test_the_watchdog_lives_as_long_as_its_instance(host: Fleet) -> None:
@@ -202,16 +192,16 @@ def test_the_watchdog_lives_as_long_as_its_instance(host: Fleet) -> None:
     assert watchdog() == "0"
     host.shell(f"systemctl start {UNIT}")
     assert watchdog() not in (first, "0")
-    assert serves_afresh(host, before)
+    assert is_restarted(host, before)
 
 
 def test_instance_that_is_never_ready_is_restarted(host: Fleet) -> None:
     before = show(host, "InvocationID")
     host.shell(f"echo hang > {FAULT}; docker kill {CONTAINER}")
-    assert until(lambda: not untouched(host))
+    assert wait_for(lambda: not untouched(host), PATIENCE)
     host.shell(f"rm {FAULT}")
     assert f"not ready within {START_TIMEOUT} s of its start" in healed(host)["reason"]
-    assert serves_afresh(host, before)
+    assert is_restarted(host, before)
 
 
 def test_docker_may_be_away(host: Fleet) -> None:
@@ -220,12 +210,12 @@ def test_docker_may_be_away(host: Fleet) -> None:
     host.shell(
         f"systemctl mask --runtime --now {parts}; sleep 75; systemctl unmask --runtime {parts}; systemctl start {parts}"
     )
-    assert serves_afresh(host, before)
+    assert is_restarted(host, before)
 
 
 def test_repeated_exit_reaches_the_start_limit(host: Fleet, tmp_path: Path) -> None:
     host.shell(f"echo die > {FAULT}; docker kill {CONTAINER}")
-    assert until(lambda: show(host, "ActiveState") == "failed")
+    assert wait_for(lambda: show(host, "ActiveState") == "failed", PATIENCE)
     row = status(host, tmp_path)
     assert row["verdict"] == "down"
     start_limit_reached, last_log_line, *_rest = row["reasons"]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import ansible_collections.trtllm.fleet.tests.unit.conftest  # noqa: F401 - makes the collection importable  # pylint: disable=unused-import
 from ansible_collections.trtllm.fleet.tests.unit.weights_hub import LARGE, LAST, MB, Host, LabHub, build
 
 # Maximum bytes downloaded with interruptions, as a multiple of the model.

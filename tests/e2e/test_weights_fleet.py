@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, docker, lab
 
 PREFIX = "weights-"
 LAB = {**os.environ, "LAB_PREFIX": PREFIX, "LAB_HOSTS": "4", "LAB_GPU": "rtx_pro_6000x1"}
@@ -54,7 +54,7 @@ def size(fleet: Fleet) -> int:
 
 
 def test_fleet_downloads_the_model_once(hub: Hub) -> None:
-    hub.forget()
+    hub.clear_log()
     # The play has to wait for the download.
     hub.fault(kind="slow", path_glob="*", bytes_per_second=1_000_000, times=1000)
     run = play("--limit", f"!{LATE.host}")
@@ -73,7 +73,7 @@ def test_second_run_changes_nothing() -> None:
 
 
 def test_new_host_downloads_from_its_peers(hub: Hub) -> None:
-    hub.forget()
+    hub.clear_log()
     play()
     assert snapshot(LATE) == snapshot(HOSTS[0])
     assert hub.fetched() == {}
@@ -104,7 +104,7 @@ def test_flipped_bit_is_detected_and_only_its_file_is_downloaded_again(hub: Hub)
         f"cd {MODEL} && touch --reference {SHARD} /tmp/time"
         f" && printf X | dd of={SHARD} bs=1 seek=5000 conv=notrunc status=none && touch --reference /tmp/time {SHARD}"
     )
-    hub.forget()
+    hub.clear_log()
     play(model_weights_verify="full")
     assert snapshot(HOSTS[1]) == before
     assert hub.fetched() == {}, "its peers have it"
@@ -113,7 +113,7 @@ def test_flipped_bit_is_detected_and_only_its_file_is_downloaded_again(hub: Hub)
 def test_killed_seed_is_replaced(hub: Hub) -> None:
     expected = snapshot(HOSTS[0])
     forget_the_model(*HOSTS)
-    hub.forget()
+    hub.clear_log()
     hub.fault(kind="slow", path_glob="*", bytes_per_second=500_000, times=1000)
     died: list[str] = []
 
@@ -124,9 +124,9 @@ def test_killed_seed_is_replaced(hub: Hub) -> None:
             for fleet in HOSTS:
                 status = json.loads(fleet.shell("cat /run/trtllm-fleet/weights.json || echo '{}'", check=False))
                 if status.get("state") == "hub" and status["files_done"] > 5:
-                    subprocess.run(["docker", "kill", fleet.host], check=True, stdout=subprocess.DEVNULL)
+                    docker("kill", fleet.host)
                     died.append(fleet.host)
-                    hub.heal()
+                    hub.clear_faults()
 
     killer = Thread(target=kill_the_seed, daemon=True)
     killer.start()
@@ -136,11 +136,11 @@ def test_killed_seed_is_replaced(hub: Hub) -> None:
     assert "unreachable=1" in run.output
     alive = [fleet for fleet in HOSTS if fleet.host not in died]
     assert [snapshot(fleet) for fleet in alive] == [expected] * 3
-    subprocess.run(["docker", "start", *died], check=True, stdout=subprocess.DEVNULL)
+    docker("start", *died)
 
 
 def test_killed_seed_completes_after_its_return(hub: Hub) -> None:
-    hub.forget()
+    hub.clear_log()
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and any(
         fleet.shell("systemctl is-system-running", check=False).strip() not in ("running", "degraded")

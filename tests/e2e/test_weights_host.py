@@ -19,9 +19,8 @@ from typing import Any
 
 import pytest
 
-import ansible_collections.trtllm.fleet.tests.unit.conftest  # noqa: F401 - makes the collection importable  # pylint: disable=unused-import
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights import snapshot
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, docker, lab
 
 LAB = {**os.environ, "LAB_PREFIX": "storage-"}
 HOSTS = [Fleet("storage-1", LAB), Fleet("storage-2", LAB)]
@@ -174,7 +173,7 @@ def at_hub(commit: str, model: str = MODEL) -> tuple[str, int]:
 
 def kill(*fleets: Fleet) -> None:
     """Kill all processes on the hosts at once."""
-    subprocess.run(["docker", "kill", *(fleet.host for fleet in fleets)], check=True, stdout=subprocess.DEVNULL)
+    docker("kill", *(fleet.host for fleet in fleets))
 
 
 def lose_power(disk: Disk) -> None:
@@ -192,7 +191,7 @@ def active(fleet: Fleet, unit: str) -> bool:
 
 
 def boot(*fleets: Fleet) -> None:
-    subprocess.run(["docker", "start", *(fleet.host for fleet in fleets)], check=True, stdout=subprocess.DEVNULL)
+    docker("start", *(fleet.host for fleet in fleets))
     for fleet in fleets:
         wait_for(partial(active, fleet, "ssh"), f"{fleet.host} to boot")
 
@@ -200,7 +199,7 @@ def boot(*fleets: Fleet) -> None:
 def test_killed_host_resumes_without_ansible(hub: Hub, branch: Branch) -> None:
     expected, total = at_hub(branch.newer)
     hub.fault(kind="slow", bytes_per_second=MB)
-    hub.forget()
+    hub.clear_log()
     with ThreadPoolExecutor(1) as pool:
         # Ansible waits for the download the first time only.
         pool.submit(play, *ALONE)
@@ -212,7 +211,7 @@ def test_killed_host_resumes_without_ansible(hub: Hub, branch: Branch) -> None:
     assert checksums(FIRST, place_of(branch.newer)) == expected
     assert served(hub) <= (1 + 3 * AGAIN) * total
 
-    hub.forget()
+    hub.clear_log()
     assert play(*ALONE).status == 0
     assert hub.fetched() == {}
     assert "enabled" not in FIRST.shell("systemctl is-enabled trtllm-weights", check=False)
@@ -224,7 +223,7 @@ def test_power_loss_loses_unwritten_data_only(hub: Hub, branch: Branch, disk: Di
     expected, total = at_hub(branch.newer)
     place = Path(place_of(branch.newer, str(disk.place)))
     hub.fault(kind="slow", bytes_per_second=MB)
-    hub.forget()
+    hub.clear_log()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(play, *ALONE, model_weights_dir=SHARED)
         wait_until_served(hub, 40, total)
@@ -257,7 +256,7 @@ def test_power_loss_loses_unwritten_data_only(hub: Hub, branch: Branch, disk: Di
 def test_full_disk(hub: Hub, branch: Branch, disk: Disk) -> None:
     expected, total = at_hub(branch.newer)
     directory = f"{SHARED}/full"
-    hub.forget()
+    hub.clear_log()
     with disk.filled(left=total):
         said = refused(*ALONE, model_weights_dir=directory)
     assert "model_weights_disk_margin 1.1" in said
@@ -273,7 +272,7 @@ def test_full_disk(hub: Hub, branch: Branch, disk: Disk) -> None:
     assert re.search(r"The disk is full: \d+ MB are still missing, and /mnt/disk\S* has .* left\.", said)
     assert "set model_weights_dir to a larger one" in said
 
-    hub.heal()
+    hub.clear_faults()
     assert play(*ALONE, model_weights_dir=directory).status == 0
     assert checksums(FIRST, place_of(branch.newer, directory)) == expected
     assert served(hub) <= (1 + AGAIN) * total
@@ -283,7 +282,7 @@ def test_two_hosts_on_one_path(hub: Hub, branch: Branch) -> None:
     expected, total = at_hub(branch.newer)
     # Hosts do not share on a network file system. This one is not detected as one.
     both = {"model_weights_dir": f"{SHARED}/both", "model_weights_share": False}
-    hub.forget()
+    hub.clear_log()
     run = play(**both)
     assert run.status == 0, run.output
     assert served(hub) == total, "once for both"
@@ -301,11 +300,11 @@ def test_moved_branch(hub: Hub, branch: Branch) -> None:
 
     branch.move(branch.newer)
     hub.fault(kind="corrupt", path_glob=f"*{SHARD}")
-    hub.forget()
+    hub.clear_log()
     assert play(*ALONE, model_weights_keep=0).status != 0
     assert checksums(FIRST, older) == at_hub(branch.older)[0], "it goes when there is another one, not before"
 
-    hub.heal()
+    hub.clear_faults()
     unit = "/etc/systemd/system/trtllm-serve-0.service"
     FIRST.shell(f"echo 'ExecStart=true {older}' > {unit}")
     assert play(*ALONE, model_weights_keep=0).status == 0
@@ -324,7 +323,7 @@ def test_branch_moved_during_the_requests_of_two_hosts(hub: Hub, branch: Branch)
     branch.move(branch.older)
     # The hub answers one of the two; the other has to repeat its request.
     hub.fault(kind="429", path_glob="*/revision/main", retry_after=5, times=1)
-    hub.forget()
+    hub.clear_log()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(play)
         wait_for(lambda: any("/tree/" in path for path in paths(hub)), "a host to be answered")
@@ -339,7 +338,7 @@ def test_branch_moved_during_the_requests_of_two_hosts(hub: Hub, branch: Branch)
 
 
 def test_gated_model_without_a_token(hub: Hub) -> None:
-    hub.forget()
+    hub.clear_log()
     said = refused(*ALONE, model_weights_repository=GATED, model_weights_token="")
     assert f"{GATED} is gated. Ask for access at https://hub.origin.test/{GATED} and set model_weights_token." in said
     assert hub.fetched() == {}

@@ -1,4 +1,4 @@
-"""Make the checkout's collection importable by Python and Ansible, through the committed link."""
+"""Make the collection of a checkout importable by Python and Ansible, through the committed link."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ansible.plugins.loader import init_plugin_loader
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 init_plugin_loader([str(ROOT / "collections")])
 
