@@ -143,7 +143,7 @@ def test_missing_bundle_is_one_problem() -> None:
     assert run.status != 0
     message = " ".join(run.output.rpartition("cannot serve; nothing was changed.")[2].split())
     assert message.startswith(f"{SECOND.host}: - bundle_dir is {BUNDLE}, and no host of this run has a bundle: copy it")
-    assert message.count(" - ") == 1, "and that is all"
+    assert message.count(" - ") == 1, "there are no other files"
 
 
 def test_both_hosts_deploy_without_internet_access() -> None:
@@ -165,10 +165,10 @@ def test_both_hosts_deploy_without_internet_access() -> None:
         assert run.status == 0, run.output
         assert run.output.count("changed=0") == 2, run.output
     for host in HOSTS:
-        assert host.shell("ls -A /etc/apt/sources.list.d") == "", "its own sources are as they were"
+        assert host.shell("ls -A /etc/apt/sources.list.d") == "", "its apt sources are unchanged"
         assert "nvidia-driver-cuda" in host.shell("apt-mark showhold")
         assert host.shell("systemctl is-active trtllm-weights-share.service", check=False).strip() == "inactive"
-    assert SECOND.shell(f"ls -d {BUNDLE} 2>/dev/null", check=False) == "", "it came from the other one"
+    assert SECOND.shell(f"ls -d {BUNDLE} 2>/dev/null", check=False) == "", "the other host sent it"
     weights = "models/openai/gpt-oss-120b/*/model-00000-of-00014.safetensors"
     assert FIRST.shell(f"stat --format %i /srv/away/{weights}") == FIRST.shell(
         f"stat --format %i /srv/trtllm-fleet/{weights}"

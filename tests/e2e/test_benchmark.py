@@ -159,7 +159,7 @@ def test_aiperf_runs_the_documents_scenarios(benchmark: Benchmark) -> None:
     assert folder.name in (folder.parent / "index.html").read_text()
 
 
-def test_the_quick_starts_sweep_by_the_images_own_tool(benchmark: Benchmark) -> None:
+def test_image_tool_runs_the_quick_start_sweep(benchmark: Benchmark) -> None:
     """Run it on the host itself, against its instance on loopback."""
     run = benchmark.measure(
         benchmark_scenarios=["quick_start"],
@@ -200,7 +200,7 @@ def test_failed_requests_fail_the_run(benchmark: Benchmark) -> None:
 def serving(benchmark: Benchmark) -> None:
     deadline = time.monotonic() + 180
     while benchmark.host.chat() != 200:
-        assert time.monotonic() < deadline, "it does not serve again"
+        assert time.monotonic() < deadline, "the endpoint does not recover"
         time.sleep(2)
 
 
@@ -219,7 +219,7 @@ def test_killed_run_keeps_its_results(benchmark: Benchmark) -> None:
     # The load ends without the playbook.
     deadline = time.monotonic() + 180
     while subprocess.run(["pgrep", "--full", "aiperf profile"], stdout=subprocess.PIPE, check=False).returncode == 0:
-        assert time.monotonic() < deadline, "the load goes on"
+        assert time.monotonic() < deadline, "the load continues"
         time.sleep(5)
 
 
@@ -330,13 +330,13 @@ def test_host_restores_its_release_after_a_killed_search(tuned: Benchmark) -> No
     process = tuned.start("playbooks/tune.yml", TUNE | {"trtllm_server_trial_seconds": 60})
     deadline = time.monotonic() + 300
     while tuned.serves() in ("", before):
-        assert time.monotonic() < deadline, "nothing was tried"
+        assert time.monotonic() < deadline, "no trial has run"
         time.sleep(1)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     deadline = time.monotonic() + 180
     while tuned.serves() != before:
-        assert time.monotonic() < deadline, "the trial goes on"
+        assert time.monotonic() < deadline, "the trial continues"
         time.sleep(2)
 
 

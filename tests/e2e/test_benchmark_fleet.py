@@ -135,7 +135,7 @@ def test_rollout_stops_at_a_missed_slo(measured: Measured) -> None:
         assert document["points"][0]["requests"]["failed"] == 0
 
 
-def test_the_python_api_is_asked_while_the_host_is_aside(measured: Measured) -> None:
+def test_python_api_benchmark_runs_while_the_host_is_drained(measured: Measured) -> None:
     """The lab's engine lacks this API; the host returns to service despite the failure."""
     fleet = measured.fleet
     before, wanted = fleet.releases(), fleet.now()

@@ -225,5 +225,5 @@ def fleet() -> Iterator[Fleet]:
     FLEET.down()
 
 
-def test_a_busy_fleet_stays_in_service(fleet: Fleet) -> None:
+def test_busy_fleet_stays_in_service(fleet: Fleet) -> None:
     measure(fleet, MINUTES)

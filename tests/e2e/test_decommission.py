@@ -109,7 +109,7 @@ def test_check_mode_lists_removals_and_changes_nothing(bare: Bare) -> None:
     assert FLEET.in_service() == FLEET.all_instances
 
 
-def test_a_host_goes_and_leaves_nothing(bare: Bare) -> None:
+def test_decommissioned_host_has_no_leftovers(bare: Bare) -> None:
     """Interrupt it at each stage, under load, with a foreign file in the weights directory."""
     FLEET.shell(FIRST, f"mkdir {WEIGHTS}/theirs && touch {THEIRS}")
     started = FLEET.shell(LAST, STARTED)

@@ -19,7 +19,7 @@ def test_working_driver_is_unchanged_unless_managed(fleet: Fleet) -> None:
         fleet.shell("mv /root/nvidia_driver.away /var/lib/trtllm-fleet/nvidia_driver")
 
 
-def test_working_toolkit_is_left_alone_unless_it_is_managed(fleet: Fleet) -> None:
+def test_working_toolkit_is_unchanged_unless_managed(fleet: Fleet) -> None:
     """Cloud images have a newer toolkit than the default; it must not be downgraded."""
     packages = "nvidia-container-toolkit nvidia-container-toolkit-base libnvidia-container-tools libnvidia-container1"
     versions = f"dpkg-query --show --showformat='${{Version}}\\n' {packages} | sort -u"
@@ -37,7 +37,7 @@ def test_working_toolkit_is_left_alone_unless_it_is_managed(fleet: Fleet) -> Non
     assert fleet.shell(versions).split() == ["1.18.2-1"]
 
 
-def test_waiting_kernel_without_headers_is_seen(fleet: Fleet) -> None:
+def test_pending_kernel_without_headers_is_reported(fleet: Fleet) -> None:
     """The driver role reports a kernel from an upgrade, and installs headers for a driver that it manages."""
     source = "/etc/apt/sources.list.d/lab-kernel.list"
     module = "find /lib/modules/99.0.0-1-lab -name nvidia.ko"

@@ -212,7 +212,7 @@ def test_kv_router_repeats_the_worker_of_a_prompt(dynamo: Dynamo) -> None:
     long = "Explain the concept of disaggregated serving in LLM inference. " * 40
     one, other = (workers(dynamo, api, long)[0] for api in dynamo.apis())
     assert len(one) == 1
-    assert one == other, "each frontend hears from the workers what they have"
+    assert one == other, "each frontend receives the workers' KV events"
 
 
 def test_shared_option_rolls_back_on_all_hosts_after_a_failure(dynamo: Dynamo) -> None:

@@ -97,7 +97,7 @@ def test_failed_requests_fail_the_run(benchmark: Benchmark) -> None:
     runs: list[Run] = []
     thread = threading.Thread(target=lambda: runs.append(benchmark.run()))
     thread.start()
-    assert wait_for(lambda: dynamo.shell(HOST, served, check=False) != before, 180), "no request was answered"
+    assert wait_for(lambda: dynamo.shell(HOST, served, check=False) != before, 180), "no request has succeeded"
     time.sleep(2)
     dynamo.kill(HOST, "decode")
     thread.join()

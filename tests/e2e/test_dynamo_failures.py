@@ -225,7 +225,7 @@ def test_one_host_recovers_after_a_power_loss(rows: Rows, alone: Dynamo, alone_s
 
 
 @pytest.mark.parametrize("part", ["prefill", "decode", "frontend", "nats", "etcd"])
-def test_guide_a_part_is_killed(rows: Rows, fleet_of_five: Dynamo, guide_stack: Stack, part: str) -> None:
+def test_guide_with_a_killed_component(rows: Rows, fleet_of_five: Dynamo, guide_stack: Stack, part: str) -> None:
     """No service manager restarts it."""
     row = suffer(rows, guide_stack, f"{part} killed", partial(fleet_of_five.kill, ALONE, part), patience=60)
     assert row["failed"] or part in ("nats", "etcd")
@@ -288,7 +288,9 @@ def test_fleet_recovers_after_a_hosts_power_loss(
     assert any(restarted.startswith(name) for restarted in row["restarted"])
 
 
-def test_the_network_between_prefill_and_decode_is_cut(rows: Rows, fleet_of_five: Dynamo, five_stack: Stack) -> None:
+def test_fleet_recovers_after_a_cut_between_prefill_and_decode(
+    rows: Rows, fleet_of_five: Dynamo, five_stack: Stack
+) -> None:
     """The lab's workers transfer no KV cache, but the fault also cuts off etcd and NATS."""
     strike = cut_off(fleet_of_five, "dyn-5", ["dyn-2", "dyn-3"], 45)
     row = suffer(rows, five_stack, "a decode host cut off from the prefill hosts for 45 s", strike)

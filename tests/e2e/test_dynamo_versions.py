@@ -36,7 +36,7 @@ def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_it_serves_and_is_brought_to_the_next(dynamo: Dynamo, release: str) -> None:
+def test_version_is_deployed_and_updated_to_the_next(dynamo: Dynamo, release: str) -> None:
     """The play's last task verifies responses of a prefill and a decode worker, by both APIs."""
     before = dynamo.runs()
     run = dynamo.deploy(dynamo_image=f"{IMAGE}:{release}")

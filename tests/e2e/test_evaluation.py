@@ -101,7 +101,7 @@ def untouched(host: Fleet) -> Iterator[str]:
     assert state(host) == before
 
 
-def test_evaluations_for_real(host: Fleet, untouched: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_evaluations_complete(host: Fleet, untouched: str, options: dict[str, Any], tmp_path: Path) -> None:
     """Run each effort with the document's settings for TP8."""
     seen, over = [], threading.Event()
 
@@ -131,7 +131,7 @@ def test_evaluations_for_real(host: Fleet, untouched: str, options: dict[str, An
     assert "eval-1: gpqa, low: score" in run.output
 
 
-def test_a_low_score_fails_after_all_is_as_before(
+def test_low_score_fails_after_the_release_is_restored(
     host: Fleet, untouched: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
     """The score of random words is below TensorRT-LLM's reference."""

@@ -34,7 +34,7 @@ def test_misspelt_engine_option(fleet: Fleet) -> None:
             serving_recipe_engine_options={"enable_atention_dp": True})  # fmt: skip
 
 
-def test_part_of_disaggregated_serving(fleet: Fleet) -> None:
+def test_recipe_of_a_dynamo_worker(fleet: Fleet) -> None:
     refused(fleet, "dynamo_guide_decode is the decode worker", "serving_recipe_name",
             serving_recipe_name="dynamo_guide_decode")  # fmt: skip
 

@@ -243,7 +243,7 @@ def seen(fleet: Fleet, words: str) -> int:
     ],
     ids=lambda headers: str(headers)[:40],
 )
-def test_without_a_key_nothing_is_answered(address: str, headers: dict[str, str]) -> None:
+def test_requests_without_a_key_are_rejected(address: str, headers: dict[str, str]) -> None:
     for method, target, body in (("POST", CHAT, BODY), ("GET", "/v1/models", None), ("GET", "/update_weights", None)):
         answer = ask(address, method, target, body, headers=headers)
         assert answer.status == 401
@@ -252,11 +252,11 @@ def test_without_a_key_nothing_is_answered(address: str, headers: dict[str, str]
         assert answer.seconds < QUICK
 
 
-def test_key_in_the_query_is_none(address: str) -> None:
+def test_key_in_the_query_is_rejected(address: str) -> None:
     assert ask(address, "GET", f"/v1/models?api_key={KEY}&key={KEY}", headers={}).status == 401
 
 
-def test_with_a_key_it_answers(address: str) -> None:
+def test_request_with_a_key_succeeds(address: str) -> None:
     answer = ask(address, "POST", CHAT, BODY)
     assert answer.status == 200
     assert json.loads(answer.body)["usage"]["completion_tokens"] == 4
@@ -380,7 +380,7 @@ def test_model_is_listed_by_its_name(address: str) -> None:
     [(method, CHAT) for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "post", "FROBNICATE")]
     + [(method, "/v1/models") for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "get")],
 )
-def test_other_methods_are_refused(fleet: Fleet, gateway: str, method: str, target: str) -> None:
+def test_other_methods_are_rejected(fleet: Fleet, gateway: str, method: str, target: str) -> None:
     address, began = fleet.address(gateway), now(fleet, gateway)
     answer = ask(address, method, target, BODY if method == "POST" else None)
     assert answer.status == 405
@@ -396,7 +396,7 @@ def test_other_methods_are_refused(fleet: Fleet, gateway: str, method: str, targ
 @pytest.mark.parametrize(
     "length", [MAX_BODY + 1, 2**31 - 1, 2**31, 2**32, 2**32 + len(BODY), 2**33 + 5, 2**63 - 1, 2**64 - 1]
 )
-def test_request_that_is_too_large_is_refused_at_once(fleet: Fleet, gateway: str, length: int) -> None:
+def test_too_large_request_is_rejected_at_once(fleet: Fleet, gateway: str, length: int) -> None:
     """Reject by Content-Length, before the body is sent; a length above 32 bits too."""
     began = now(fleet, gateway)
     headers = {**AUTHORIZED, "Content-Type": "application/json", "Content-Length": str(length)}
@@ -407,7 +407,7 @@ def test_request_that_is_too_large_is_refused_at_once(fleet: Fleet, gateway: str
     assert access(journal(fleet, gateway, began))[answer.request_id]["instance"] == NOBODY
 
 
-def test_largest_request_is_answered(address: str) -> None:
+def test_largest_request_succeeds(address: str) -> None:
     answer = ask(address, "POST", CHAT, BODY + b" " * (MAX_BODY - len(BODY)))
     assert answer.status == 200
 
@@ -418,7 +418,7 @@ def test_malformed_length_is_rejected(fleet: Fleet, gateway: str, length: str) -
     refused(fleet, gateway, {length: data}, {400, 413})
 
 
-def test_request_without_a_length_is_refused(address: str) -> None:
+def test_request_without_a_length_is_rejected(address: str) -> None:
     chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
     for data in (
         request("POST", CHAT),
@@ -440,7 +440,7 @@ def test_request_without_a_length_is_refused(address: str) -> None:
     ],
     ids=["value", "name", "many", "target", "method"],
 )
-def test_headers_that_are_too_large_are_refused(fleet: Fleet, gateway: str, data: bytes) -> None:
+def test_too_large_headers_are_rejected(fleet: Fleet, gateway: str, data: bytes) -> None:
     # The gateway does not read all of it, so the response may be lost.
     refused(fleet, gateway, {"": data}, {0, 400, 414, 431})
 
@@ -525,7 +525,7 @@ def test_malformed_request_is_not_forwarded(fleet: Fleet, gateway: str) -> None:
     ],
     ids=["LF alone", "LF in a header", "folded", "LF and a length", "a length folded", "LF and chunks"],
 )
-def test_old_ends_of_lines_make_no_second_request(fleet: Fleet, gateway: str, data: bytes) -> None:
+def test_old_line_endings_do_not_add_a_request(fleet: Fleet, gateway: str, data: bytes) -> None:
     """RFC 9112 lets a server accept LF for CRLF and a folded line for one; it then forwards CRLF and one line."""
     before = sum(one["requests"] for one in statistics(fleet, gateway).values())
     answer = exchange(fleet.address(gateway), data)
@@ -635,7 +635,7 @@ def test_slow_body_is_ended(fleet: Fleet, gateway: str) -> None:
     assert {one["instance"] for one in entries} == {NOBODY}
 
 
-def test_slow_body_keeps_nobody_from_an_answer(fleet: Fleet, gateway: str) -> None:
+def test_slow_body_does_not_delay_other_clients(fleet: Fleet, gateway: str) -> None:
     """A body larger than HAProxy's buffer reaches an instance, and leaves it with its client."""
     first = slow_body(len(BODY) + MIB) + b" " * 100_000
     assert slow_clients(fleet.address(gateway), 20, first, b" ", 10)
@@ -730,13 +730,13 @@ def chosen(address: str, without: str) -> tuple[str, str, str | None] | None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
-def test_old_tls_is_refused(address: str, version: ssl.TLSVersion) -> None:
+def test_old_tls_is_rejected(address: str, version: ssl.TLSVersion) -> None:
     with pytest.raises(ssl.SSLError, match="ALERT_PROTOCOL_VERSION"):
         handshake(address, only(version))
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_all_ciphers_are_good(address: str, version: ssl.TLSVersion) -> None:
+def test_accepted_ciphers_are_secure(address: str, version: ssl.TLSVersion) -> None:
     """Offer all ciphers of OpenSSL, and then all except the chosen ones, until the gateway rejects."""
     if version == ssl.TLSVersion.TLSv1_3:
         assert handshake(address, only(version))[:2] in {
@@ -759,7 +759,7 @@ def test_all_ciphers_are_good(address: str, version: ssl.TLSVersion) -> None:
 @pytest.mark.parametrize(
     "cipher", ["AES128-SHA", "ECDHE-ECDSA-AES128-SHA", "AES128-GCM-SHA256", "NULL-SHA256", "aNULL"]
 )
-def test_bad_cipher_is_refused(address: str, cipher: str) -> None:
+def test_insecure_cipher_is_rejected(address: str, cipher: str) -> None:
     with pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"):
         handshake(address, only(ssl.TLSVersion.TLSv1_2, f"{cipher}:@SECLEVEL=0"))
 
@@ -903,7 +903,7 @@ def test_log_has_no_secret(fleet: Fleet, gateway: str) -> None:
     assert canary not in fleet.shell(gateway, f"journalctl -o cat --no-pager --since={began}")
 
 
-def test_nobody_writes_into_the_log(fleet: Fleet, gateway: str) -> None:
+def test_log_lines_cannot_be_injected(fleet: Fleet, gateway: str) -> None:
     """Each line is one JSON object, with any path."""
     address, began = fleet.address(gateway), now(fleet, gateway)
     mark = f"mark{secrets.token_hex(4)}"
@@ -964,7 +964,7 @@ async def streams(addresses: Sequence[str], number: int, tokens: int) -> list[st
     )
 
 
-def test_all_streams_that_are_open_at_once_are_finished(fleet: Fleet) -> None:
+def test_all_concurrent_streams_complete(fleet: Fleet) -> None:
     """More than the instances accept at a time: the rest waits in the gateways."""
     ends = asyncio.run(streams([fleet.address(name) for name in fleet.gateway_names], STREAMS, STREAM_TOKENS))
     assert {end: ends.count(end) for end in set(ends)} == {"": STREAMS}
@@ -1021,7 +1021,7 @@ def test_reload_loses_nothing(fleet: Fleet, gateway: str) -> None:
     assert workers(fleet, gateway) == 1
 
 
-def test_limits_of_a_key_are_kept(fleet: Fleet) -> None:
+def test_limits_of_a_key_are_enforced(fleet: Fleet) -> None:
     """The requests of other keys do not count."""
     keys = {name: f"{name}-{secrets.token_hex(16)}" for name in ("lab", "often", "many")} | {"lab": KEY}
     limits = {"often": {"requests_per_minute": 5}, "many": {"max_requests": 2}}

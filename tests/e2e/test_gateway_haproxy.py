@@ -205,7 +205,7 @@ def run_role(fleet: Fleet, directory: Path, entry_point: str, hosts: Mapping[str
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_a_large_batch_does_not_exceed_the_limits_of_sshd(fleet: Fleet, tmp_path: Path) -> None:
+def test_large_batch_does_not_exceed_the_limits_of_sshd(fleet: Fleet, tmp_path: Path) -> None:
     """Many hosts delegate to each gateway at a time; its sshd rejects sessions above its limits."""
     hosts = {f"gpu{number}": {"trtllm_server_listen_address": f"192.0.2.{number}"} for number in range(2, 32)}
     file = "/etc/ssh/sshd_config.d/hardened.conf"

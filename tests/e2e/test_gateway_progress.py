@@ -168,7 +168,7 @@ def test_busy_instances_stay_in_service(gateway: Gateway) -> None:
     assert chkdown(gateway) == before
 
 
-def test_requests_that_wait_for_too_long_get_429(gateway: Gateway) -> None:
+def test_long_waiting_requests_get_429(gateway: Gateway) -> None:
     """This includes requests that find the queue full. A 503 would mean that all instances are down."""
     gateway.register(8000, 8001, max_requests=1)
     served = gateway.start(2, tokens=80)
@@ -181,7 +181,7 @@ def test_requests_that_wait_for_too_long_get_429(gateway: Gateway) -> None:
     assert statuses(served) == {200: 2}
 
 
-def test_a_long_answer_that_is_not_streamed_is_progress(gateway: Gateway) -> None:
+def test_long_response_without_streaming_counts_as_progress(gateway: Gateway) -> None:
     """The response moves no byte for twice the timeout and fills its engine, so that the gateway's probe waits."""
     gateway.register(8001, 8002)
     before = chkdown(gateway)
@@ -229,7 +229,7 @@ def test_half_of_the_instances_stay_in_service(gateway: Gateway) -> None:
     assert seen == {0, 1}
 
 
-def test_those_that_get_no_request_are_not_in_the_half_that_stays(gateway: Gateway) -> None:
+def test_drained_and_lost_instances_do_not_count_for_the_half_in_service(gateway: Gateway) -> None:
     """Of four, one is drained and one is gone: of the other two only one may be down."""
     gateway.register(8000, 8001, 8002, RESTARTED, timeout=0)
     with gateway.drained(8002):
@@ -270,7 +270,7 @@ def test_errors_do_not_hide_a_healthy_stream(gateway: Gateway) -> None:
     assert chkdown(gateway) == before
 
 
-def test_a_request_that_came_before_a_reload_does_not_reach_what_was_drained_since(gateway: Gateway) -> None:
+def test_request_from_before_a_reload_does_not_reach_a_drained_instance(gateway: Gateway) -> None:
     """A replaced HAProxy process selects the instance when the body is complete."""
     gateway.register(8000, 8001)
     body = json.dumps({"model": MODEL, "messages": [], "max_tokens": 1}).encode()
@@ -294,7 +294,7 @@ def test_a_request_that_came_before_a_reload_does_not_reach_what_was_drained_sin
     assert answers == {200: 10}
 
 
-def test_an_instance_that_refuses_completions_is_down(gateway: Gateway) -> None:
+def test_instance_that_rejects_completions_is_down(gateway: Gateway) -> None:
     """The model lacks the harmony vocabulary, for example. That is not load, so all instances may be down for it."""
     gateway.register(8000, 8001)
     for port in (8000, 8001):
@@ -305,7 +305,7 @@ def test_an_instance_that_refuses_completions_is_down(gateway: Gateway) -> None:
     gateway.wait_for_down(set(), seconds=10)
 
 
-def test_a_restarted_instance_has_to_answer_first(gateway: Gateway) -> None:
+def test_restarted_instance_needs_a_completion_first(gateway: Gateway) -> None:
     """Its /health is 200 at once."""
     gateway.register(8000, RESTARTED, timeout=0)
     assert gateway.wait_for_down({str(RESTARTED)}, seconds=10) == {str(RESTARTED): "Connection refused"}

@@ -23,7 +23,7 @@ def test_hub_cut_in_the_middle_of_a_file_fails_and_the_next_run_recovers(fleet: 
     hub.clear_log()
     run = fleet.playbook("site.yml", model_weights_dir="/srv/elsewhere")
     assert run.status == 0, run.output
-    assert set(hub.fetched()) == {SHARD}, "what had arrived is not fetched again"
+    assert set(hub.fetched()) == {SHARD}, "complete files are not downloaded again"
     assert fleet.chat() == 200
 
 
@@ -39,4 +39,4 @@ def test_wrong_bytes_are_detected_and_downloaded_again(fleet: Fleet, hub: Hub) -
     run = fleet.playbook("site.yml", model_weights_dir="/srv/third")
     assert run.status == 0, run.output
     assert fleet.chat() == 200
-    assert fleet.playbook("site.yml").status == 0, "and back to the usual place"
+    assert fleet.playbook("site.yml").status == 0, "restored to the usual place"

@@ -60,7 +60,7 @@ def test_missing_space_for_the_image_is_an_error_before_changes(host: Fleet) -> 
     host.shell("umount /var/lib/containerd")
 
 
-def test_a_release_runs_its_image_after_the_tag_has_moved(host: Fleet) -> None:
+def test_release_keeps_its_image_after_the_tag_has_moved(host: Fleet) -> None:
     """This store deletes a digest with the last tag of its image."""
     run = host.playbook("site.yml", **wanted("1.2.1", 8192))
     assert run.status == 0, run.output

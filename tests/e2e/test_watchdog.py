@@ -83,7 +83,7 @@ def status(host: Fleet, folder: Path) -> dict[str, Any]:
     return dict(row)
 
 
-def test_what_loads_is_left_alone(host: Fleet) -> None:
+def test_loading_instance_is_not_restarted(host: Fleet) -> None:
     """Load longer than the timeout, with the watchdog running from the start."""
     before = show(host, "InvocationID")
     host.shell(f"docker kill {CONTAINER}")
@@ -142,7 +142,7 @@ def send(host: Fleet, **given: object) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["not streamed", "streamed"])
-def test_what_is_busy_is_left_alone(host: Fleet, stream: bool) -> None:
+def test_busy_instance_is_not_restarted(host: Fleet, stream: bool) -> None:
     """One response uses all of the KV cache for longer than the timeout, so a completion has to wait."""
     before = show(host, "InvocationID")
     used = "nvidia-smi -i 0 --query-gpu=utilization.memory --format=csv,noheader,nounits"
@@ -158,7 +158,7 @@ def test_what_is_busy_is_left_alone(host: Fleet, stream: bool) -> None:
     assert show(host, "InvocationID") == before
 
 
-def test_what_hangs_while_it_is_busy_is_restarted(host: Fleet) -> None:
+def test_hung_busy_instance_is_restarted(host: Fleet) -> None:
     """Restart it as fast as an idle one; waiting clients see a closed connection."""
     before = show(host, "InvocationID")
     for _round in range(2):
@@ -175,7 +175,7 @@ def test_what_hangs_while_it_is_busy_is_restarted(host: Fleet) -> None:
     assert is_restarted(host, before)
 
 
-def test_the_watchdog_lives_as_long_as_its_instance(host: Fleet) -> None:
+def test_watchdog_starts_and_stops_with_its_instance(host: Fleet) -> None:
     """It is a separate unit, because needrestart restarts units that map a replaced library."""
 
     def watchdog() -> str:
@@ -204,7 +204,7 @@ def test_instance_that_is_never_ready_is_restarted(host: Fleet) -> None:
     assert is_restarted(host, before)
 
 
-def test_docker_may_be_away(host: Fleet) -> None:
+def test_instance_starts_after_a_docker_outage(host: Fleet) -> None:
     """Docker is down for longer than all allowed starts. It is masked, or the unit's start would start it."""
     before, parts = show(host, "InvocationID"), "docker.service docker.socket"
     host.shell(

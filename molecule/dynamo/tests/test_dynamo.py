@@ -50,7 +50,7 @@ def test_prefill_and_decode_worker_are_listed_once(ask):
     assert components == ["backend", "prefill"]
 
 
-def test_a_completion_goes_from_a_prefill_to_a_decode_worker(ask):
+def test_completion_uses_a_prefill_and_a_decode_worker(ask):
     assert MODEL in [model["id"] for model in ask(f"{API}/v1/models")["data"]]
     answer = ask(
         f"{API}/v1/chat/completions",

@@ -55,7 +55,7 @@ def test_every_worker_is_listed_once(ask):
     assert sorted(item["component"] for item in instances) == ["backend", "backend", "prefill"]
 
 
-def test_a_completion_goes_from_a_prefill_to_a_decode_worker(ask):
+def test_completion_uses_a_prefill_and_a_decode_worker(ask):
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": "Where is New York?"}],

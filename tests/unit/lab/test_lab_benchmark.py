@@ -139,7 +139,7 @@ def test_roles_command_is_accepted(endpoint: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["random", "sharegpt"])
-def test_data_that_would_be_fetched(folder: Path, name: str) -> None:
+def test_data_that_needs_a_download_is_rejected(folder: Path, name: str) -> None:
     """Upstream takes the words of random prompts from ShareGPT; the lab is air-gapped."""
     args = benchmark_serving.parser().parse_args(["--model", str(folder), "--dataset-name", name])
     with pytest.raises(ConnectionError, match=r"huggingface\.co.*ShareGPT"):

@@ -132,7 +132,7 @@ def guide_file(blocks: list[Any]) -> dict[str, Any]:
     return merged
 
 
-def test_the_workers_of_the_guide(tmp_path: Path) -> None:
+def test_workers_of_the_guide(tmp_path: Path) -> None:
     """Compare the mocker's command lines for the guide's two workers."""
     found = []
     for document in GUIDE["configurations"]:

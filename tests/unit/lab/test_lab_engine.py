@@ -284,7 +284,7 @@ def test_child_that_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     processes.stop()
 
 
-def test_stubborn_child(tmp_path: Path) -> None:
+def test_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     script = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(60)"
     )

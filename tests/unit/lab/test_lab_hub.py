@@ -105,7 +105,7 @@ def test_info_with_blobs_has_sizes_and_checksums(hub: LabHub) -> None:
     assert "lfs" not in siblings["config.json"]
 
 
-def test_an_older_commit_has_its_own_files(hub: LabHub) -> None:
+def test_older_commit_has_its_files(hub: LabHub) -> None:
     older, newer = hub.description("openai/tiny")["commits"]
     readmes = [hub.ask(f"/openai/tiny/resolve/{commit}/README.md") for commit in (older, newer)]
     assert [reply.headers["X-Repo-Commit"] for reply in readmes] == [older, newer]
