@@ -110,8 +110,8 @@ def configuration(text: str, servers: str, port: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gateway", default="gpu3", help="gateway of the lab")
-    parser.add_argument("--users", type=int, default=8, help="conversations at once")
+    parser.add_argument("--gateway", default="gpu3", help="gateway of the lab (default: gpu3)")
+    parser.add_argument("--users", type=int, default=8, help="concurrent conversations (default: 8)")
     given = parser.parse_args()
     running = output("docker", "exec", given.gateway, "cat", f"{ROOT}/haproxy.cfg") + "\n"
     servers = "".join(re.findall(r"^  server .* maxconn .*\n", running, flags=re.MULTILINE))

@@ -110,7 +110,7 @@ def play(name: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=3, help="number of runs (default: 3)")
     given = parser.parse_args()
     fleet = hosts()
     with tempfile.TemporaryDirectory(prefix="fleet-") as folder, ThreadPoolExecutor(len(fleet)) as pool:

@@ -315,11 +315,11 @@ def held_back(figures: Mapping[str, float]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--gateway", nargs="+", default=["gpu3"], help="gateways of the lab; the first carries the load"
+        "--gateway", nargs="+", default=["gpu3"], help="gateways of the lab, the first under load (default: gpu3)"
     )
-    parser.add_argument("--requests", type=int, default=1000, help="of each way, one at a time")
-    parser.add_argument("--concurrency", type=int, default=16, help="clients at once")
-    parser.add_argument("--streams", type=int, default=2000, help="open at once")
+    parser.add_argument("--requests", type=int, default=1000, help="requests by each route in sequence (default: 1000)")
+    parser.add_argument("--concurrency", type=int, default=16, help="concurrent clients (default: 16)")
+    parser.add_argument("--streams", type=int, default=2000, help="concurrent streams (default: 2000)")
     given = parser.parse_args()
     loaded, gateway = given.gateway[0], address(given.gateway[0])
     config = output("docker", "exec", loaded, "cat", f"{ROOT}/haproxy.cfg") + "\n"

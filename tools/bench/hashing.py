@@ -118,9 +118,9 @@ def figures(directory: Path, count: int, size: int, rounds: int) -> dict[str, An
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=15, help="number of files, 15 unless given")
-    parser.add_argument("--size", type=float, default=2, help="GiB together, 2 unless given")
-    parser.add_argument("--rounds", type=int, default=5, help="number of measurements of each, 5 unless given")
+    parser.add_argument("--files", type=int, default=15, help="number of files (default: 15)")
+    parser.add_argument("--size", type=float, default=2, help="total size in GiB (default: 2)")
+    parser.add_argument("--rounds", type=int, default=5, help="number of measurements by each method (default: 5)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-hashing-") as top:
         directory = Path(top, "0" * 40)

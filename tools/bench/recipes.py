@@ -94,7 +94,7 @@ def in_python(hosts: Fleet) -> dict[str, float]:
     ]
     for merger, recipe in zip(mergers, recipes, strict=True):
         if merger.template(merged)["engine_options"] != recipe["engine_options"]:
-            raise AssertionError(f"the rival's engine options of {recipe['name']} are not ours")
+            raise AssertionError(f"the template's engine options of {recipe['name']} differ from the resolver's")
 
     return {
         "resolver": cpu_seconds(lambda: [serving_recipe(asked(variables)) for variables in hosts.values()]),
@@ -154,11 +154,11 @@ def _run(folder: Path, *arguments: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", type=int, default=1000, help="number of hosts, 1000 unless given")
+    parser.add_argument("--hosts", type=int, default=1000, help="number of hosts (default: 1000)")
     hosts = fleet(parser.parse_args().hosts)
     figures = {**in_python(hosts), **in_ansible(hosts)}
     for name, seconds in figures.items():
-        print(f"{name:24} {seconds:8.2f} CPU seconds, {1000 * seconds / len(hosts):8.2f} ms for each host")
+        print(f"{name:24} {seconds:8.2f} CPU seconds, {1000 * seconds / len(hosts):8.2f} ms per host")
     per_host = 1000 * figures["resolver"] / len(hosts)
     print(json.dumps({"benchmark": "recipes", "hosts": len(hosts), "cpu_seconds": figures, "limit_ms_per_host": LIMIT}))
     sys.exit(per_host > LIMIT)

@@ -98,7 +98,7 @@ def measure(hosts: int, together: bool) -> tuple[float, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", type=int, default=100, help="to register")
+    parser.add_argument("--hosts", type=int, default=100, help="number of hosts (default: 100)")
     given = parser.parse_args()
     if not shutil.which("haproxy"):
         parser.error("haproxy is not installed; this benchmark needs it. Run apt-get install haproxy")

@@ -94,7 +94,7 @@ class Cell:
     cpu: float
 
 
-def give_up(message: str) -> NoReturn:
+def fail(message: str) -> NoReturn:
     """Exit at once, also from a thread; inside, this is the first process and all others end with it."""
     print(message, file=sys.stderr, flush=True)
     os._exit(2)
@@ -137,7 +137,7 @@ def build_model(directory: Path, total: int) -> Manifest:
 def run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        give_up(f"{' '.join(command)} failed: {done.stderr.strip()}")
+        fail(f"{' '.join(command)} failed: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -206,7 +206,7 @@ def daemon(namespace: str, log: Path, *command: str, **environment: str) -> Iter
     try:
         yield
         if process.poll() is not None:
-            give_up(f"{' '.join(command)} ended by itself:\n{log.read_text()[-4000:]}")
+            fail(f"{' '.join(command)} ended early:\n{log.read_text()[-4000:]}")
     finally:
         process.terminate()
         process.wait()
@@ -291,9 +291,9 @@ class Bench:
         try:
             code: int | str = process.wait(max(1, self.deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            code = "nothing in time"
+            code = "a timeout"
         if code:
-            give_up(f"{host.name}: {' '.join(command)} ended with {code}:\n{log.read_text()[-4000:]}")
+            fail(f"{host.name}: {' '.join(command)} ended with {code}:\n{log.read_text()[-4000:]}")
 
     def check(self, host: Host) -> float:
         """Compare all files of a host with their checksums on all cores; return the time of completion."""
@@ -302,7 +302,7 @@ class Bench:
         for process in processes:
             process.wait()
         if any(process.returncode for process in processes):
-            give_up(f"{host.name} has other bytes than the hub.")
+            fail(f"{host.name} has other checksums than the hub.")
         return time.monotonic()
 
     def load(self, host: Host) -> None:
@@ -481,27 +481,29 @@ def inside(arguments: argparse.Namespace) -> None:
 def lacking(hosts: int, size: float) -> Iterator[str]:
     """Yield the reasons why this machine cannot run the benchmark."""
     if os.geteuid():
-        yield "Network namespaces need root: run it with sudo."
+        yield "Network namespaces need root. Run the benchmark with sudo."
     packages = {package for program, package in PACKAGES.items() if not shutil.which(program)}
     if subprocess.run([HOST_PYTHON, "-c", "import libtorrent"], capture_output=True, check=False).returncode:
         packages.add("python3-libtorrent")
     if packages:
-        yield f"Programs are missing: apt install {' '.join(sorted(packages))}"
+        yield f"Programs are missing. Run: apt install {' '.join(sorted(packages))}"
     needed = (hosts + 2) * size * 1e6 + 2**30
     free = 1024 * int(re.findall(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text())[0])
     if free < needed:
-        yield f"{needed / 1e9:.1f} GB of memory are needed and {free / 1e9:.1f} GB free: try a smaller --size."
+        yield f"{needed / 1e9:.1f} GB of memory are needed, {free / 1e9:.1f} GB are free. Set a smaller --size."
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2, 4, 8], help="numbers of hosts to try")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="all unless given; bars need them all")
-    parser.add_argument("--repeat", type=int, default=1, help="runs of each, of which the middle one counts")
-    parser.add_argument("--size", type=float, default=128, help="MB of the model")
-    parser.add_argument("--wan", type=float, default=40, help="Mbit/s of the hub's link")
-    parser.add_argument("--lan", type=float, default=400, help="Mbit/s of each host's link")
-    parser.add_argument("--result", type=Path, help="file for the figures")
+    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2, 4, 8], help="numbers of hosts (default: 1 to 8)")
+    parser.add_argument(
+        "--ways", nargs="+", choices=WAYS, default=WAYS, help="methods; the limits need all of them (default)"
+    )
+    parser.add_argument("--repeat", type=int, default=1, help="runs of each, of which the median counts (default: 1)")
+    parser.add_argument("--size", type=float, default=128, help="size of the model in MB (default: 128)")
+    parser.add_argument("--wan", type=float, default=40, help="speed of the hub's link in Mbit/s (default: 40)")
+    parser.add_argument("--lan", type=float, default=400, help="speed of each host's link in Mbit/s (default: 400)")
+    parser.add_argument("--result", type=Path, help="output file for the figures")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside:
@@ -510,11 +512,11 @@ def main() -> None:
     os.environ["PATH"] += ":/usr/sbin:/sbin"
     reasons = list(lacking(max(arguments.hosts), arguments.size))
     if reasons:
-        give_up("\n".join(reasons))
+        fail("\n".join(reasons))
     # Ends with this process, and all processes in its namespaces with it.
     mortal = ["setpriv", "--pdeathsig", "KILL", "unshare", "--kill-child", "--mount", "--net", "--pid", "--mount-proc"]
     bench = [sys.executable, "-m", "tools.bench", "weights", "--inside", *sys.argv[1:]]
     try:
         sys.exit(subprocess.run([*mortal, *bench], cwd=ROOT, check=False).returncode)
     except KeyboardInterrupt:
-        give_up("Interrupted; nothing of it is left.")
+        fail("Interrupted; all processes and files are removed.")

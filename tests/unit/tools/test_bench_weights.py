@@ -70,8 +70,8 @@ def test_missing_programs_are_reported_with_their_packages(tmp_path: Path, monke
     monkeypatch.setattr(weights, "HOST_PYTHON", "/bin/false")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert list(weights.lacking(8, 10**9)) == [
-        "Network namespaces need root: run it with sudo.",
-        "Programs are missing: apt install iproute2 mount python3-libtorrent rsync util-linux",
+        "Network namespaces need root. Run the benchmark with sudo.",
+        "Programs are missing. Run: apt install iproute2 mount python3-libtorrent rsync util-linux",
         ANY,
     ]
     for program in weights.PACKAGES:
