@@ -103,7 +103,7 @@ def test_new_host_changes_no_other(dynamo: Dynamo, before: dict[str, str]) -> No
     assert len(workers(dynamo, dynamo.apis()[0])[1]) == 2
 
 
-@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "dry-run"])
+@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "check"])
 def test_second_run_changes_nothing(dynamo: Dynamo, before: dict[str, str], arguments: list[str]) -> None:
     assert set(changed(dynamo.deploy(*arguments)).values()) == {0}
     assert restarted(dynamo, before) == set()

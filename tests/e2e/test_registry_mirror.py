@@ -118,7 +118,7 @@ def test_only_the_mirror_listens(inventory: Path) -> None:
     assert MIRROR.shell("systemctl is-enabled nginx.service", check=False).strip() == "masked"
 
 
-@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "dry-run"])
+@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "check"])
 def test_second_run_changes_nothing(inventory: Path, arguments: list[str]) -> None:
     pid = MIRROR.shell(f"systemctl show --property=MainPID {UNIT}")
     assert changed(play(inventory, *arguments)) == ["0", "0"]
