@@ -303,11 +303,11 @@ def report(load: Load, cpu: float) -> dict[str, object]:
 
 def main() -> int:
     """Load gateways for a while; return 1 if a request failed."""
-    parser = argparse.ArgumentParser(description="Loads gateways for a while and says what became of the requests.")
+    parser = argparse.ArgumentParser(description="Load gateways for a while and print the results of the requests.")
     parser.add_argument("urls", nargs="+", help="base URLs, such as https://10.0.0.3/v1")
     parser.add_argument("--key", required=True)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--rate", type=float, default=10.0, help="requests a second, over all")
+    parser.add_argument("--rate", type=float, default=10.0, help="requests/s in total")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--ca-file", type=Path)
     parser.add_argument("--long-every", type=int, default=200)

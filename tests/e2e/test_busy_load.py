@@ -176,7 +176,7 @@ def page(answered: Answered, down: int, killed: int, hung: tuple[float, float, f
 Run on {datetime.now(UTC):%Y-%m-%d} with `make load-busy`, in the lab: {INSTANCES} simulated H200 behind one gateway,
 on {os.cpu_count()} cores that other jobs used as well. The KV cache of each holds {KV_TOKENS} tokens.
 
-{CLIENTS} clients request completions for {MINUTES:g} minutes, each the next one when it has the last.
+{CLIENTS} clients request completions for {MINUTES:g} minutes, one after another.
 The gateway sends the instances {CAPACITY} requests at a time (`gateway_host_expected_tokens: {EXPECTED_TOKENS}`),
 and {QUEUE} wait in its queue. {100 * UNLIMITED:.0f} % of the requests have no `max_tokens`. Each of these
 reserves the context of 131,072 tokens, so an engine works on one of them at a time.
@@ -184,19 +184,19 @@ reserves the context of 131,072 tokens, so an engine works on one of them at a t
 **{outcome}. Instances were marked down {down} times. The watchdog killed {killed} containers**
 (`trtllm_server_watch_timeout: {WATCH_TIMEOUT}`).
 
-| Answers | number | p50 | longest |
+| Responses | number | p50 | longest |
 |---|---|---|---|
 {rows}
 
-Then one engine hung: it held its port and answered 200 to `/health`.
+Then one engine hung: it kept its port and `/health` returned 200.
 
-| What happened | after | documented |
+| Event | after | documented |
 |---|---|---|
 | out of service | {hung[0]:.0f} s | {DOWN_WITHIN} s |
 | killed by the watchdog | {hung[1]:.0f} s | {RESTARTED_WITHIN} s |
 | in service again | {hung[2]:.0f} s | |
 
-The times of answers are the lab engine's model of a GPU, slowed down {1 / float(SPEEDUP):.0f} times.
+Response times are those of the lab engine's model of a GPU, slowed down {1 / float(SPEEDUP):.0f} times.
 """
 
 

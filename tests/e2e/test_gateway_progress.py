@@ -258,7 +258,7 @@ def test_unreachable_hosts_do_not_hide_a_hung_one(gateway: Gateway) -> None:
 
 
 def test_errors_do_not_hide_a_healthy_stream(gateway: Gateway) -> None:
-    """Each error counted as 2,048 bytes before, and now as a tenth."""
+    """An error response has about 200 bytes; the gateway must not count it as 2,048."""
     gateway.register(8000, 8001)
     for port in (8000, 8001):
         gateway.fault(port, "unmetered")

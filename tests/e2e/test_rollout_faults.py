@@ -26,9 +26,9 @@ RATE = 6
 # Ansible's output at the moment.
 MOMENTS = {
     "before the drain": "rollout : Drain the instances",
-    "during the switch": "trtllm_server : Start its instances",
+    "during the start": "trtllm_server : Start its instances",
     "during the verification": "trtllm_server : Verify each instance",
-    "during the canary's watch": "rollout : Wait for the bake time",
+    "during the canary analysis": "rollout : Wait for the bake time",
 }
 SMALL = "/run/small"
 FLEET_DIRECTORY = "/etc/trtllm-fleet"
@@ -141,12 +141,12 @@ MATRIX: dict[tuple[str, str], Cell] = {}
 def page() -> str:
     """Return the matrix as Markdown."""
     lines = [
-        "# Faults in the middle of a rollout",
+        "# Faults during a rollout",
         "",
         f"Run on {datetime.now(UTC):%Y-%m-%d}, with `make faults-rollout`, in the lab: {FLEET.gpus} simulated GPU hosts"
-        f" and {FLEET.gateways} gateways on {os.cpu_count()} cores, {RATE} requests a second of the OpenAI client.",
+        f" and {FLEET.gateways} gateways on {os.cpu_count()} cores, {RATE} requests/s of the OpenAI client.",
         "",
-        "Each cell: requests lost, how the run ended that was hit, and how the next one did.",
+        "Each cell: lost requests, the result of the interrupted run, and the result of the next run.",
         "",
         "| | " + " | ".join(MOMENTS) + " |",
         "|---" * (len(MOMENTS) + 1) + "|",

@@ -59,18 +59,18 @@ def page(parts: list[Part], load: Load) -> str:
 # Rollouts under load
 
 Run on {datetime.now(UTC):%Y-%m-%d}, with `make load-rollout`, in the lab: {FLEET.gpus} simulated GPU hosts and
-{FLEET.gateways} gateways on {os.cpu_count()} cores, {RATE} requests a second of the OpenAI client,
-every second one streamed.
+{FLEET.gateways} gateways on {os.cpu_count()} cores, {RATE} requests/s of the OpenAI client,
+of which half are streamed.
 
 **{len(done)} requests, {sum(errors.values())} failed, {errors.get("cut", 0)} of them cut.**
-{sum(one.long for one in done)} were long, of which half took {took:.0f} s or more.
+{sum(one.long for one in done)} were long, with a median of {took:.0f} s.
 
 | Rollout of | took | requests | failed | p50 before | p50 during | p99 before | p99 during |
 |---|---|---|---|---|---|---|---|
 {rows}
 
-Times are of whole short answers, over the {BEFORE} s before a rollout and over the rollout. Hosts, gateways, clients
-and Ansible share the cores, so they say little of a fleet's speed: the client itself began requests up to
+Times are of complete short responses, for the {BEFORE} s before a rollout and during it. Hosts, gateways, clients and
+Ansible share the cores, so the times do not show a fleet's speed: the client started requests up to
 {load.late:.2f} s late.
 """
 
