@@ -13,7 +13,7 @@ REGISTRY = "registry.origin.test/nvidia/tensorrt-llm/release"
 
 
 @pytest.fixture(autouse=True)
-def serves_as_before(fleet: Fleet) -> Iterator[None]:
+def release_is_unchanged(fleet: Fleet) -> Iterator[None]:
     before = fleet.release()
     yield
     assert fleet.release() == before
