@@ -1,4 +1,4 @@
-"""What the tests of several scenarios ask of a host."""
+"""Helpers for tests of several scenarios."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def ask(host):
-    """Decoded body of one request that has to be answered with 200, sent from the host itself."""
+    """Return the decoded body of a request from the host itself that has to have status 200."""
 
     def ask(url, body=None):
         data = f"--header 'Content-Type: application/json' --data '{json.dumps(body)}'" if body else ""
@@ -19,7 +19,7 @@ def ask(host):
 
 @pytest.fixture
 def listening(host):
-    """Local addresses that the processes of a container listen on, TCP and UDP."""
+    """Return the local addresses that the processes of a container listen on, TCP and UDP."""
 
     def listening(container):
         processes = set(host.check_output(f"docker top {container} -e -o pid").split()[1:])

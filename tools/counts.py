@@ -1,10 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Count what a reader of the repository has to carry: size, indirection and words off the style guide.
-
-make counts
-"""
+"""Count size, indirection and words that the style guide replaces: `make counts`."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from pathlib import Path
 import yaml
 
 WORDS = Path(__file__).with_name("words.txt")
-# The verbs that a task's name may start with.
+# The verbs that task names start with.
 VERBS = (
     "Add|Assert|Build|Check|Compare|Configure|Copy|Create|Deploy|Disable|Download|Drain|Enable|Fail if|Gather|Generate"
     "|Install|List|Load|Mark|Measure|Merge|Prepare|Pull|Query|Reboot|Record|Register|Reload|Remove|Restart|Restore"
@@ -26,7 +23,7 @@ INCLUDES = ("include_tasks", "import_tasks", "include_role", "import_role")
 
 
 def git(*arguments: str) -> list[str]:
-    """Return the lines that git prints; none where grep has no hit."""
+    """Return the lines of a git command's output; none if grep has no hit."""
     done = subprocess.run(["git", *arguments], stdout=subprocess.PIPE, text=True, check=False)
     return done.stdout.splitlines()
 
@@ -42,7 +39,7 @@ def tasks(path: str) -> list[str]:
 
 
 def unused_defaults(files: list[str]) -> list[str]:
-    """Return the defaults of roles that no other file names but the role's specification and generated page."""
+    """Return the role defaults that no file names except the role itself."""
     found = []
     for path in files:
         if not re.fullmatch(r"roles/\w+/defaults/main\.yml", path):

@@ -1,9 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write the generated documents: each role's README.md, docs/reference/modules.md and the recipes' pages.
+"""Write the generated documents: README.md of each role, docs/reference/modules.md and the recipe pages.
 
-tests/unit/test_repo.py fails while a document differs from what this program writes.
+tests/unit/test_repo.py fails if a document differs from this output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def unescaped(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text)
 
 
-# Ansible's markup and what it is in Markdown: https://docs.ansible.com/ansible/latest/dev_guide/ansible_markup.html
+# Ansible's markup and its Markdown: https://docs.ansible.com/ansible/latest/dev_guide/ansible_markup.html
 MARKUP = [
     (
         re.compile(r"\b[CEMOPV]\(((?:[^)\\]|\\.)*)\)|\bRV\(((?:[^)\\]|\\.)*)\)"),
@@ -41,7 +41,7 @@ MARKUP = [
 
 
 def sentences(text: str | list[str] | None) -> list[str]:
-    """The description of a spec, one sentence or a list of them, as Markdown."""
+    """Return the description of a spec, one sentence or a list of them, as Markdown."""
     found = [text] if isinstance(text, str) else text or []
     for pattern, markdown in MARKUP:
         found = [pattern.sub(markdown, sentence) for sentence in found]
@@ -49,7 +49,7 @@ def sentences(text: str | list[str] | None) -> list[str]:
 
 
 def option_rows(options: dict[str, Any], parent: str = "") -> Iterator[list[str]]:
-    """One row for each option and, below it, for each of its sub-options: name, type, default, description."""
+    """Return a row for each option and its suboptions: name, type, default, description."""
     for name, spec in options.items():
         kind = spec.get("type", "str")
         of = f" of {spec['elements']}" if "elements" in spec else ""
@@ -64,11 +64,11 @@ def option_rows(options: dict[str, Any], parent: str = "") -> Iterator[list[str]
 
 
 def options_table(name: str, options: dict[str, Any]) -> str:
-    return table([name, "Type", "Default", "What it is"], list(option_rows(options)))
+    return table([name, "Type", "Default", "Description"], list(option_rows(options)))
 
 
 def role_readme(role: Path) -> str:
-    """README.md of a role, from its meta/argument_specs.yml."""
+    """Return README.md of a role from its meta/argument_specs.yml."""
     specs = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]
     parts = [f"# {COLLECTION}.{role.name}\n", "<!-- Written by `make docs` from meta/argument_specs.yml. -->\n"]
     for entry, spec in specs.items():
@@ -76,7 +76,7 @@ def role_readme(role: Path) -> str:
             parts.append(f"## Entry point `{entry}`\n")
         parts.append(sentences(spec["short_description"])[0].rstrip(".") + ".\n")
         parts.append(bullets(sentences(spec.get("description"))))
-        # An entry point with the role's own variables has them by an alias.
+        # An entry point with the role's variables reuses them by a YAML alias.
         if entry != "main" and spec.get("options") and spec["options"] is specs.get("main", {}).get("options"):
             parts.append("It has the variables of the role.\n")
         elif spec.get("options"):
@@ -85,7 +85,7 @@ def role_readme(role: Path) -> str:
 
 
 def plugin_docs(plugin: Path) -> dict[str, Any]:
-    """DOCUMENTATION, EXAMPLES and RETURN of a plugin."""
+    """Return DOCUMENTATION, EXAMPLES and RETURN of a plugin."""
     constants = {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in ast.parse(plugin.read_text()).body
@@ -117,14 +117,14 @@ def plugin_section(docs: dict[str, Any]) -> str:
             [f"`{key}`", value.get("type", ""), " ".join(sentences(value["description"]))]
             for key, value in docs["RETURN"].items()
         ]
-        parts.append(table(["Returns", "Type", "What it is"], rows))
+        parts.append(table(["Returns", "Type", "Description"], rows))
     if docs.get("EXAMPLES"):
         parts.append(f"```yaml\n{docs['EXAMPLES'].strip()}\n```\n")
     return "\n".join(part for part in parts if part)
 
 
 def modules_page() -> str:
-    """Return docs/reference/modules.md, from the documentation of modules, filters and lookups."""
+    """Return docs/reference/modules.md from the documentation of the modules, filters and lookups."""
     found = [path for kind in ("modules", "filter", "lookup") for path in (ROOT / "plugins" / kind).glob("*.py")]
     documented = [docs for plugin in sorted(found) if "DOCUMENTATION" in (docs := plugin_docs(plugin))]
     head = f"# Modules, filters and lookups of {COLLECTION}\n\n<!-- Written by `make docs` from the plugins. -->\n"
@@ -132,7 +132,7 @@ def modules_page() -> str:
 
 
 def generated() -> dict[Path, str]:
-    """Every generated document and what belongs into it."""
+    """Return the text of each generated document by its path."""
     roles = (specs.parents[1] for specs in sorted(ROOT.glob("roles/*/meta/argument_specs.yml")))
     return {
         ROOT / "docs/reference/modules.md": modules_page(),

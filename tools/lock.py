@@ -1,8 +1,8 @@
 """Write the locks of the Python programs that roles install: `make locks`.
 
-A lock names a program and all that it depends on, with the SHA-256 of every file that the index has of them, for both
-architectures and every Python that a host may have. uv resolves it, with the index that uv is configured for: the
-result is the same for every mirror. Only wheels are locked, because a source distribution runs code to be installed.
+A lock lists a program and its dependencies with the SHA-256 of each of their files, for both architectures and each
+supported Python. uv resolves it with its configured index; each mirror gives the same result. Locks contain only
+wheels, because installing a source distribution runs its code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOLDER = ROOT / "roles/python_program/files"
 
 
 class Program(NamedTuple):
-    """A program of a role. Its version is the role's default; ``python`` is the oldest one that installs it."""
+    """Program of a role. The role's default sets its version; ``python`` is the oldest one that installs it."""
 
     name: str
     role: str
@@ -37,7 +37,7 @@ class Program(NamedTuple):
 
 
 PROGRAMS = (
-    # Ubuntu 22.04 has Python 3.10. The other two name what they need in roles benchmark and evaluation.
+    # Ubuntu 22.04 has Python 3.10. Roles benchmark and evaluation state the Python of the other two.
     Program("huggingface_hub", "model_weights", "model_weights_client_version", "3.10"),
     Program("aiperf", "benchmark", "benchmark_aiperf_version", "3.11"),
     Program("gpt-oss", "evaluation", "evaluation_tool_version", "3.12", extras="[eval]"),
@@ -45,7 +45,11 @@ PROGRAMS = (
 
 
 def compile_lock(program: Program) -> str:
-    """Resolve a program. Raises CalledProcessError."""
+    """Resolve a program.
+
+    Raises:
+        CalledProcessError: uv failed.
+    """
     command = ["uv", "pip", "compile", "--quiet", "--universal", "--no-header", "--no-annotate", "--generate-hashes"]
     command += [f"--python-version={program.python}", "--only-binary=:all:", "-"]
     wanted = f"{program.name}{program.extras}=={program.version}"

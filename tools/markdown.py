@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The bits of Markdown that generated documents are made of."""
+"""Markdown helpers of the generated documents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def literal(value: Any) -> str:
-    """A value as somebody would write it in YAML, on one line."""
+    """Return a value as YAML on one line."""
     return f"`{value}`" if isinstance(value, str) and value else f"`{json.dumps(value)}`"
 
 

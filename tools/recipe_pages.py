@@ -1,9 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write docs/reference/recipes.md and docs/reference/recipes/: every resolved recipe and its source tables.
+"""Write docs/reference/recipes.md and docs/reference/recipes/: each recipe as resolved, and the tables behind it.
 
-No number is written here: each value, source and refusal in these pages is the resolver's or the data's.
+All numbers, sources and reasons on these pages come from the resolver or its data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WRITTEN = "<!-- Written by `make docs` from roles/serving_recipe/vars. -->\n"
 
 
 class Case(NamedTuple):
-    """What a recipe is for; ``size`` is the number of GPUs of one instance."""
+    """Case that a recipe is for; ``size`` is the number of GPUs of one instance."""
 
     gpu_type: str
     use_case: str
@@ -42,14 +42,14 @@ class Case(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The recipes of a recipe file, and why the resolver refuses some of those that the file lists."""
+    """Recipes of a recipe file, and why the resolver rejects some of its cases."""
 
     recipes: dict[Case, dict[str, Any]]
     refused: dict[Case, str]
 
 
 def pages() -> dict[str, str]:
-    """The text of each page, by its path below docs/reference/."""
+    """Return the text of each page, by its path below docs/reference/."""
     models = {name: resolve_all(model, USE_CASES, model=name) for name, model in TABLES.models.items()}
     documents = {
         name: resolve_all(document, [document["use_case"]], name=name) for name, document in TABLES.documents.items()
@@ -61,22 +61,22 @@ def pages() -> dict[str, str]:
     }
 
 
-# Asking the resolver.
+# Resolving recipes
 
 
 def host_gpus(gpu_type: str) -> int:
-    """GPUs of a usual host: as many as the largest instance that any model has a recipe for."""
+    """Return the GPUs of a usual host: those of the largest instance that a model has a recipe for."""
     return max(max(model["supported"].get(gpu_type, [1])) for model in TABLES.models.values())
 
 
 def resolve_all(book: Tree, use_cases: Iterable[str], **wanted: Any) -> Resolved:
-    """Every recipe of a recipe file, on usual hosts."""
+    """Resolve all recipes of a recipe file on usual hosts."""
     resolved = Resolved({}, {})
     for use_case in use_cases:
         for gpu_type, sizes in book["supported"].items():
             for size in sizes:
                 case = Case(gpu_type, use_case, size)
-                # A document knows one instance; what several of them need besides is not its own.
+                # A document describes one instance; values for further instances have other sources.
                 alone = {"gpu_count": size} if "name" in wanted else {}
                 try:
                     resolved.recipes[case] = ask(gpu_type, use_case, gpus_per_instance=size, **alone, **wanted)
@@ -91,12 +91,12 @@ def ask(gpu_type: str, use_case: str, **wanted: Any) -> dict[str, Any]:
 
 
 def reason(error: RecipeError) -> str:
-    """A refusal without the variables to change, which its sentences begin with."""
+    """Return a rejection without the variables that its sentences start with."""
     return " ".join(problem.split(": ", 1)[1] for problem in error.problems)
 
 
 def parts(recipe: Tree) -> dict[str, Any]:
-    """Everything that a recipe sets, by dotted option."""
+    """Return all values of a recipe by dotted option."""
     return {
         dotted(path if part == "engine_options" else (part, *path)): value
         for part in OVERRIDES
@@ -104,11 +104,11 @@ def parts(recipe: Tree) -> dict[str, Any]:
     }
 
 
-# Words.
+# Formatting
 
 
 def short(name: str) -> str:
-    """The last part of the name of a model or an image."""
+    """Return the last part of the name of a model or an image."""
     return name.rsplit("/", 1)[-1]
 
 
@@ -125,12 +125,12 @@ def gpus(sizes: Sequence[int]) -> str:
 
 
 def about(number: float) -> str:
-    """An estimate, to two digits."""
+    """Round an estimate to two digits."""
     return f"{float(f'{number:.2g}'):,.0f}"
 
 
 def where(cases: Sequence[Case], universe: Sequence[Case], fields: Sequence[str] = Case._fields) -> str:
-    """Which cases of all on a page are meant: GPU type, in brackets use case, in brackets size; empty for all."""
+    """Describe a subset of a page's cases by GPU type, use case and size; empty for all cases."""
     if set(cases) == set(universe):
         return ""
     field, *others = fields
@@ -153,7 +153,7 @@ def _named(field: str, values: Sequence[Any]) -> str:
 
 
 def gathered(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
-    """The second of each pair by the first, in order: what is said, and the cases that it is said of."""
+    """Group the second items of pairs by the first, in order."""
     found: dict[Any, list[Any]] = {}
     for said, case in pairs:
         found.setdefault(said, []).append(case)
@@ -169,27 +169,25 @@ def overview(models: Mapping[str, Resolved]) -> str:
         [
             "# Recipes\n",
             WRITTEN,
-            "What a host runs for a model, its GPUs and a use case, and where that comes from.\n"
-            "`ansible-playbook playbooks/plan.yml -i INVENTORY` shows it for your own hosts, value by value.\n",
+            "The configuration that a host runs for a model, its GPUs and a use case, with sources.\n"
+            "`ansible-playbook playbooks/plan.yml -i INVENTORY` shows all values for your hosts.\n",
             bullets(
                 [
-                    "`low_latency` is for the most tokens per second and user, "
-                    "`max_throughput` for the most tokens per second and GPU.",
-                    "An instance is one server process. Bold is what a host of so many GPUs runs "
-                    "unless `serving_recipe_gpus_per_instance` says otherwise.",
-                    f"A recipe's name is model, GPU type, GPUs in all and use case, as `{example['name']}`.",
+                    "`low_latency` maximizes tokens per second and user, `max_throughput` tokens per second and GPU.",
+                    "An instance is one server process. Bold: the default for a host with this number of GPUs, "
+                    "unless you set `serving_recipe_gpus_per_instance`.",
+                    f"A recipe's name is model, GPU type, total GPUs and use case, such as `{example['name']}`.",
                     f"The image is `{TABLES.default_image(None)}` "
-                    "unless `serving_recipe_image` or `serving_recipe_name` says otherwise.",
-                    "Tokens are an estimate of what the KV cache of one instance holds "
-                    "([GPU memory](../concepts/gpu-memory.md)).",
+                    "unless you set `serving_recipe_image` or `serving_recipe_name`.",
+                    "Tokens are the estimated capacity of one instance's KV cache ([GPU memory](../concepts/gpu-memory.md)).",
                 ]
             ),
             *(matrix(name, resolved) for name, resolved in models.items()),
-            "## The documents' own configurations\n",
-            "`serving_recipe_name` selects one, exactly as its document has it. "
-            "Their values are in [recipes/documents.md](recipes/documents.md).\n",
+            "## Published configurations\n",
+            "`serving_recipe_name` selects a configuration exactly as published. "
+            "[recipes/documents.md](recipes/documents.md) lists the values.\n",
             table(
-                ["serving_recipe_name", "What it is", "Model", "Use case", "GPUs of an instance", "Image"],
+                ["serving_recipe_name", "Title", "Model", "Use case", "GPUs of an instance", "Image"],
                 map(document_row, TABLES.documents.values()),
             ),
             hardware(),
@@ -209,7 +207,7 @@ COMPARED = {
 
 
 def matrix(model: str, resolved: Resolved) -> str:
-    """One row for each GPU type, size and use case."""
+    """Return a row for each GPU type, size and use case."""
     text = [f"## {model}\n", f"Each value with its source: [recipes/{short(model)}.md](recipes/{short(model)}.md).\n"]
     for use_case in USE_CASES:
         text.append(f"### {words(use_case).capitalize()}\n")
@@ -223,7 +221,7 @@ def matrix(model: str, resolved: Resolved) -> str:
         if gpu_type not in TABLES.models[model]["supported"] and not row.get("refused"):
             refused.append(refusal(model, gpu_type))
     if refused:
-        text += ["Refused:\n", bullets(refused)]
+        text += ["Rejected:\n", bullets(refused)]
     return "\n".join(text)
 
 
@@ -245,7 +243,7 @@ def refusal(model: str, gpu_type: str) -> str:
         ask(gpu_type, USE_CASES[0], model=model)
     except RecipeError as error:
         return reason(error)
-    raise AssertionError(f"{model} is served on {gpu_type}")
+    raise AssertionError(f"{model} has a recipe for {gpu_type}")
 
 
 def document_row(document: Tree) -> list[str]:
@@ -260,9 +258,9 @@ def document_row(document: Tree) -> list[str]:
 
 
 def supported(book: Tree) -> str:
-    """The sizes of an instance by GPU type: ``b200, h200 (1, 4, 8 GPUs); gb200 (1, 4 GPUs)``.
+    """Describe the sizes of an instance by GPU type: ``b200, h200 (1, 4, 8 GPUs); gb200 (1, 4 GPUs)``.
 
-    GPU types that the document's image does not run on stand apart.
+    GPU types that the document's image does not support are listed separately.
     """
     runs_on = TABLES.releases[select_release(book["image"], TABLES.releases)[0]]["architectures"]
     known = {row["gpu_type"] for row in TABLES.hardware if row["architecture"] in runs_on}
@@ -280,7 +278,7 @@ def hardware() -> str:
             row["architecture"],
             f"{row['memory_mib']:,}",
             row["min_driver"],
-            f"refused: {row['refused']}" if row.get("refused") else ", ".join(row["moe_backends"]),
+            f"rejected: {row['refused']}" if row.get("refused") else ", ".join(row["moe_backends"]),
             ", ".join(row["kv_cache_dtypes"]),
         ]
         for row in TABLES.hardware
@@ -288,7 +286,7 @@ def hardware() -> str:
     return "\n".join(
         [
             "## Hardware\n",
-            "The product name that nvidia-smi prints tells a host's GPU type. Memory is that of one GPU, in MiB.\n",
+            "The product name in nvidia-smi determines a host's GPU type. Memory is that of one GPU, in MiB.\n",
             table(["GPU type", "Products", "Architecture", "Memory", "Driver from", "MoE backends", "KV cache"], rows),
             "Sources:\n",
             bullets(f"`{row['gpu_type']}`: {row['source']}" for row in TABLES.hardware),
@@ -314,18 +312,18 @@ def releases() -> str:
     ]
     return "\n".join(
         [
-            "## Releases of TensorRT-LLM\n",
-            "The image's tag tells the release, and the release tells which options there are: "
-            "any other is refused before anything runs.\n"
-            "A tag that is not in the table is taken for the newest release that is not newer, with a warning.\n",
+            "## TensorRT-LLM versions\n",
+            "The image's tag determines the version, and the version determines the options: "
+            "others are rejected before deployment.\n"
+            "A tag that is not in the table counts as the newest version up to it, with a warning.\n",
             bullets(
                 [
-                    f"Tags of Dynamo's runtime: those of an image named `{DYNAMO_RUNTIME}`, in any registry, "
-                    "count NVIDIA Dynamo's releases.",
-                    "Health: what `/health` is while the engine loads, a refused connection or 503.",
-                    "Last word: which wins where the options file and the command line disagree.",
-                    "Harmony: whether answers are parsed; where not, `content` is the model's raw output.",
-                    "Telemetry: whether it sends usage statistics unless told not to, as the recipes do.",
+                    f"Tags of Dynamo's runtime: versions of NVIDIA Dynamo, for an image named `{DYNAMO_RUNTIME}` "
+                    "in any registry.",
+                    "Health: response of `/health` while the engine loads, a refused connection or 503.",
+                    "Precedence: the options file or the command line, if they differ.",
+                    "Harmony: whether responses are parsed; if not, `content` is the model's raw output.",
+                    "Telemetry: whether it sends usage statistics by default; the recipes disable them.",
                 ]
             ),
             table(
@@ -337,7 +335,7 @@ def releases() -> str:
                     "Driver from",
                     "Runs gpt-oss on",
                     "Health",
-                    "Last word",
+                    "Precedence",
                     "Harmony",
                     "Telemetry",
                 ],
@@ -351,7 +349,7 @@ def releases() -> str:
 
 
 def release_changes() -> Iterator[str]:
-    """What changed from each release to the next one of the table."""
+    """Describe the changes from each release in the table to the next."""
     rows = list(TABLES.releases.items())
     for (older, before), (newer, after) in pairwise(rows):
         yield f"### From {older} to {newer}\n"
@@ -365,11 +363,11 @@ def release_changes() -> Iterator[str]:
 
 
 def compared(old: Tree, new: Tree) -> dict[str, list[str]]:
-    """Which options a release gained, lost and changed; of a group that came or went only the group."""
+    """List the options that a release added, removed and changed; a whole group counts as one option."""
     before, after = specs_of(old), specs_of(new)
     return {
-        "gained": _topmost(after.keys() - before.keys()),
-        "lost": _topmost(before.keys() - after.keys()),
+        "added": _topmost(after.keys() - before.keys()),
+        "removed": _topmost(before.keys() - after.keys()),
         "changed": [
             f"`{path}` ({'; '.join(changes)})"
             for path in sorted(before.keys() & after.keys())
@@ -379,7 +377,7 @@ def compared(old: Tree, new: Tree) -> dict[str, list[str]]:
 
 
 def specs_of(options: Tree, prefix: str = "") -> dict[str, dict[str, Any]]:
-    """The spec of each option by its dotted path, without the options in it."""
+    """Return the spec of each option by its dotted path, without its suboptions."""
     found = {}
     for name, spec in options.items():
         found[prefix + name] = {key: value for key, value in spec.items() if key != "options"}
@@ -416,8 +414,8 @@ def model_page(model: str, resolved: Resolved) -> str:
     text = [
         f"# {model}: values and sources\n",
         WRITTEN,
-        f"Of every recipe with `{TABLES.default_image(None)}`. [recipes.md](../recipes.md) has the overview.\n",
-        "## In every recipe\n",
+        f"All recipes with `{TABLES.default_image(None)}`. See [recipes.md](../recipes.md) for the overview.\n",
+        "## Common to all recipes\n",
         values_table(everywhere, everything),
     ]
     for use_case in USE_CASES:
@@ -426,16 +424,15 @@ def model_page(model: str, resolved: Resolved) -> str:
         text += [
             f"## {words(use_case).capitalize()}\n",
             values_table({value: others[value] for value in held if value not in everywhere and others[value]}, here),
-            "One GPU's memory in MiB, and what the KV cache of an instance holds, both estimated "
-            "([GPU memory](../../concepts/gpu-memory.md)):\n",
+            "Estimated memory of one GPU in MiB, and capacity of an instance's KV cache ([GPU memory](../../concepts/gpu-memory.md)):\n",
             memory_table(recipes, here),
         ]
     text += [
         "## GPUs of an instance\n",
-        "As many as a host has, unless `serving_recipe_gpus_per_instance` says otherwise or this table:\n",
+        "All GPUs of a host, unless you set `serving_recipe_gpus_per_instance`. Exceptions:\n",
         table(["For", "GPUs", "Source"], map(layout_row, TABLES.models[model].get("layouts", []))),
-        "## What to know\n",
-        bullets(told_with_cases(notes(recipes), everything)),
+        "## Notes\n",
+        bullets(with_cases(notes(recipes), everything)),
         "## With other images\n",
         *other_images(model, recipes),
     ]
@@ -443,7 +440,7 @@ def model_page(model: str, resolved: Resolved) -> str:
 
 
 def values(recipes: Mapping[Case, Tree]) -> dict[tuple[str, str, str], list[Case]]:
-    """Option, value and source, and the recipes that have them."""
+    """Return rows of option, value and source, with the recipes that have them."""
     return gathered(
         ((f"`{entry['option']}`", literal(entry["value"]), entry["source"]), case)
         for case, recipe in recipes.items()
@@ -487,14 +484,14 @@ def notes(recipes: Mapping[Case, Tree]) -> dict[str, list[Case]]:
     return gathered((note, case) for case, recipe in recipes.items() for note in recipe["notes"])
 
 
-def told_with_cases(sentences: Mapping[str, Sequence[Case]], universe: Sequence[Case]) -> list[str]:
+def with_cases(sentences: Mapping[str, Sequence[Case]], universe: Sequence[Case]) -> list[str]:
     return [
         f"{told}: {sentence}" if (told := where(cases, universe)) else sentence for sentence, cases in sentences.items()
     ]
 
 
 def other_images(model: str, recipes: Mapping[Case, Tree]) -> Iterator[str]:
-    """For each other release in which recipes it has different values, or none."""
+    """Describe for each other release the recipes in which its values differ."""
     for row in TABLES.releases.values():
         image = f"{IMAGE_REPOSITORY}:{row['default_tag']}"
         if image == TABLES.default_image(None):
@@ -502,15 +499,15 @@ def other_images(model: str, recipes: Mapping[Case, Tree]) -> Iterator[str]:
         found = []
         for case, recipe in recipes.items():
             if recipe["architecture"] not in row["architectures"]:
-                found.append(("does not run gpt-oss there.", case))
+                found.append(("gpt-oss is not supported.", case))
                 continue
             try:
                 other = ask(case.gpu_type, case.use_case, gpus_per_instance=case.size, model=model, image=image)
                 found += [(change, case) for change in _changed(recipe, other)]
             except RecipeError as error:
-                found.append((f"refused: {reason(error)}", case))
+                found.append((f"rejected: {reason(error)}", case))
         yield f"### {row['default_tag']}\n"
-        yield bullets(told_with_cases(gathered(found), list(recipes)) or ["The same values."])
+        yield bullets(with_cases(gathered(found), list(recipes)) or ["The same values."])
 
 
 def _changed(recipe: Tree, other: Tree) -> Iterator[str]:
@@ -519,25 +516,25 @@ def _changed(recipe: Tree, other: Tree) -> Iterator[str]:
     for option in sorted({*before, *after}):
         if before.get(option, ABSENT) != after.get(option, ABSENT):
             if option in after:
-                yield f"`{option}` is {literal(after[option])}, by {sources[option]}."
+                yield f"`{option}` is {literal(after[option])}; source: {sources[option]}."
             else:
                 yield f"no `{option}`."
 
 
 def documents_page(documents: Mapping[str, Resolved]) -> str:
     text = [
-        "# The documents' own configurations\n",
+        "# Published configurations\n",
         WRITTEN,
-        "Set `serving_recipe_name` to one of these names to serve as its document has it. "
-        "What a document does not set is left to TensorRT-LLM.\n"
-        "[recipes.md](../recipes.md) has the overview.\n",
+        "Set `serving_recipe_name` to one of these names to deploy the configuration as published. "
+        "Other options keep TensorRT-LLM's defaults.\n"
+        "See [recipes.md](../recipes.md) for the overview.\n",
     ]
     for name, resolved in documents.items():
         document, recipes = TABLES.documents[name], resolved.recipes
         text += [
             f"## {name}\n",
             f"{document['title']}.\n",
-            *(["It can be planned; nothing in this collection runs it yet.\n"] if document.get("worker") else []),
+            *([f"Set it with `dynamo_{worker}_recipe_name`.\n"] if (worker := document.get("worker")) else []),
             table(
                 ["Model", "Use case", "Image", "GPUs of an instance"],
                 [
@@ -549,10 +546,10 @@ def documents_page(documents: Mapping[str, Resolved]) -> str:
                     ]
                 ],
             ),
-            values_table(held, list(recipes)) if (held := values(recipes)) else "It sets nothing.\n",
+            values_table(held, list(recipes)) if (held := values(recipes)) else "It sets no option.\n",
         ]
-        text += [bullets(told_with_cases(found, list(recipes))) for found in [notes(recipes)] if found]
+        text += [bullets(with_cases(found, list(recipes))) for found in [notes(recipes)] if found]
         refused = gathered((why, case) for case, why in resolved.refused.items())
         listed = [*recipes, *resolved.refused]
-        text += ["Refused:\n", bullets(told_with_cases(refused, listed))] if refused else []
+        text += ["Rejected:\n", bullets(with_cases(refused, listed))] if refused else []
     return "\n".join(text)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv with what requirements.txt pins, with the first Python of 3.11 or newer that can make a virtual environment.
+# Create .venv from requirements.txt, with the first Python 3.11 or newer that can create virtual environments.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,13 +8,13 @@ for name in python3.11 python3.12 python3.13 python3; do
   if "$name" -c "$new_enough" 2> /dev/null; then python=$name && break; fi
 done
 if [[ -z ${python:-} ]]; then
-  echo "Python 3.11 or newer is needed, found: $(python3 --version 2>&1 || true). Install one (Debian 12, Ubuntu 24.04: apt install python3-venv)." >&2
+  echo "python3 is $(python3 --version 2>&1 || true); Python 3.11 or newer is needed. Run: apt install python3-venv (Debian 12, Ubuntu 24.04)." >&2
   exit 1
 fi
 
 if ! "$python" -c 'import ensurepip, venv' 2> /dev/null; then
   if ! command -v apt-get > /dev/null || [[ $(id -u) != 0 ]]; then
-    echo "$python cannot make virtual environments. Install its venv package, e.g. sudo apt install $(basename "$python")-venv." >&2
+    echo "$python cannot create virtual environments. Run: sudo apt install $(basename "$python")-venv." >&2
     exit 1
   fi
   apt-get update --quiet
@@ -22,7 +22,7 @@ if ! "$python" -c 'import ensurepip, venv' 2> /dev/null; then
 fi
 
 if ! .venv/bin/python -c "$new_enough" 2> /dev/null; then
-  echo "Making .venv with $("$python" --version)"
+  echo "Creating .venv with $("$python" --version)"
   rm -rf .venv
   "$python" -m venv .venv
 fi

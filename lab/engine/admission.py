@@ -1,11 +1,11 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Admit requests as TensorRT-LLM's default scheduler does (GUARANTEED_NO_EVICT), and reject those that it rejects.
+"""Admit requests like TensorRT-LLM's default scheduler (GUARANTEED_NO_EVICT), and reject the same requests.
 
 A request reserves the KV cache for its prompt and max_tokens until it ends, the whole context without max_tokens.
-Requests are admitted in the order in which they came: nothing passes the first that does not fit.
-This proxy stands between nginx and Dynamo's frontend. Dynamo's mocker has no limits of its own there.
+Requests are admitted in order of arrival: none passes the first that does not fit.
+This proxy runs between nginx and Dynamo's frontend, because Dynamo's mocker does not have these limits.
   python3 -m lab.engine.admission SETTINGS     (JSON, see Settings)
 """
 
@@ -25,42 +25,42 @@ from pathlib import Path
 from typing import Any
 
 CHUNK = 65536  # bytes
-# Where nvidia-smi of the lab looks for a file for each GPU that works; the container shares it with its host.
+# The lab's nvidia-smi reads a file here for each busy GPU; the container shares the directory with its host.
 ACTIVITY = Path("/dev/shm/nvidia-lab")
-# How an answer's limit is spelt, by path; TensorRT-LLM takes both spellings for a chat (openai_protocol.py).
+# Names of the output limit by path; TensorRT-LLM takes both for a chat (openai_protocol.py).
 LIMITS = {
     "/v1/chat/completions": ("max_completion_tokens", "max_tokens"),
     "/v1/completions": ("max_tokens",),
     "/v1/responses": ("max_output_tokens",),
 }
-# What the frontend counts for each token but the first of a request, streamed or not.
+# The frontend counts this for each token but the first of a request, streamed or not.
 TOKENS = re.compile(rb"^dynamo_frontend_inter_token_latency_seconds_count(?:\{.*\})? (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the engine holds and accepts."""
+    """Limits of the engine."""
 
     port: int
-    frontend: int  # the port of Dynamo's frontend
+    frontend: int  # port of Dynamo's frontend
     model: str
-    tokenizer: str  # a file; empty: a word is a token
+    tokenizer: str  # a file; empty: one token per word
     blocks: int  # of the KV cache of one attention rank
     tokens_per_block: int
     slots: int  # max_batch_size of one attention rank
     ranks: int
     max_seq_len: int
     max_num_tokens: int | None  # null with chunked prefill
-    answer_tokens: int  # how long an answer is that has no limit
+    answer_tokens: int  # default output limit
     harmony: bool
     too_long: str
     invalid_request: str
     iteration_statistics: bool
-    prometheus: str | None  # the prefix of the names; null: no such metrics
+    prometheus: str | None  # prefix of the metric names; null: no such metrics
 
 
 class Rejected(Exception):
-    """The server answers 400; ``body`` is what it says."""
+    """Request with a 400 response; ``body`` is its content."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         super().__init__(json.dumps(body))
@@ -69,14 +69,14 @@ class Rejected(Exception):
 
 @dataclass
 class Ticket:
-    """A request that waits, or has been admitted to an attention rank."""
+    """Waiting request, or one admitted to an attention rank."""
 
     blocks: int
     admitted: asyncio.Future[int]
 
 
 class Scheduler:
-    """The KV blocks and batch slots of each attention rank, and who waits for them."""
+    """KV blocks and batch slots of each attention rank, and the queue for them."""
 
     def __init__(self, blocks: int, slots: int, ranks: int = 1) -> None:
         self.total = blocks
@@ -100,7 +100,7 @@ class Scheduler:
             raise
 
     def release(self, rank: int, blocks: int) -> None:
-        """Return what a request held."""
+        """Release the blocks and slot of a request."""
         self.free[rank] += min(blocks, self.total)
         self.slots[rank] += 1
         self._admit()
@@ -141,7 +141,7 @@ def error(message: str, kind: str = "BadRequestError") -> dict[str, Any]:
 
 
 class Proxy:
-    """The requests of one engine."""
+    """Proxy of one engine."""
 
     def __init__(self, settings: Settings, count: Callable[[str], int]) -> None:
         self.settings = settings
@@ -155,7 +155,11 @@ class Proxy:
         self.moves.set()
 
     def prepare(self, path: str, content: bytes) -> tuple[bytes, int]:
-        """Return the request as the mocker takes it, and the tokens that it reserves. Raises Rejected."""
+        """Return the request for the mocker, and the tokens that it reserves.
+
+        Raises:
+            Rejected: TensorRT-LLM would reject the request.
+        """
         settings = self.settings
         try:
             body = json.loads(content)
@@ -193,7 +197,7 @@ class Proxy:
         return json.dumps(body).encode(), prompt + reserved
 
     async def complete(self, path: str, head: bytes, content: bytes, writer: asyncio.StreamWriter) -> None:
-        """Answer a completion, once it has been admitted."""
+        """Forward a completion after its admission."""
         try:
             body, tokens = self.prepare(path, content)
         except Rejected as rejected:
@@ -209,7 +213,7 @@ class Proxy:
             self.scheduler.release(rank, blocks)
 
     async def relay(self, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Send a request to the frontend, and its answer part by part to the client; say whether it is a 200."""
+        """Send a request to the frontend and stream its response to the client; return True for a 200."""
         answered = None
         await self.moves.wait()
         reader, upstream = await asyncio.open_connection("127.0.0.1", self.settings.frontend)
@@ -225,7 +229,7 @@ class Proxy:
             upstream.close()
 
     async def tokens(self) -> int:
-        """Return the tokens that the engine has written, by its frontend; as many as before if it does not answer."""
+        """Return the generated tokens by the frontend's metrics; the previous number if it does not respond."""
         if self.moves.is_set():
             with suppress(OSError, asyncio.TimeoutError):
                 text = await asyncio.wait_for(fetch(self.settings.frontend, "/metrics"), 2)
@@ -233,9 +237,9 @@ class Proxy:
         return self.iteration
 
     async def statistics(self) -> list[dict[str, Any]]:
-        """Return what /metrics of TensorRT-LLM has of the iterations since it was last read.
+        """Return /metrics of TensorRT-LLM for the iterations since the last read.
 
-        Upstream has an entry for each iteration. Here one stands for all.
+        Upstream has an entry for each iteration. Here one entry stands for all.
         """
         if not self.settings.iteration_statistics or await self.tokens() == self.reported:
             return []
@@ -259,12 +263,12 @@ class Proxy:
         ]
 
     def prometheus(self) -> str:
-        """Return the counter of answers, as /prometheus/metrics has it."""
+        """Return the counter of responses in the format of /prometheus/metrics."""
         name = f"{self.settings.prometheus}request_success_total"
         return f'# TYPE {name} counter\n{name}{{finished_reason="length"}} {self.finished}\n'
 
     async def answer(self, path: str, head: bytes, content: bytes, writer: asyncio.StreamWriter) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if path in LIMITS:
             await self.complete(path, head, content, writer)
         elif path == "/metrics":
@@ -279,7 +283,7 @@ class Proxy:
         await writer.drain()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take one request of a connection; give it up when the client does."""
+        """Read one request of a connection; cancel it when the client disconnects."""
         with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             start, *headers = (await reader.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
             path = start.decode().split()[1].partition("?")[0]
@@ -298,7 +302,7 @@ class Proxy:
         writer.close()
 
     async def heed(self, fault: Callable[[], str]) -> None:
-        """Stop all that moves while the fault is ``hang``: connections stay, and nothing is written or counted."""
+        """Stop all transfers while the fault is ``hang``: connections stay open, no byte is sent or counted."""
         while True:
             if fault() == "hang":
                 self.moves.clear()
@@ -307,7 +311,7 @@ class Proxy:
             await asyncio.sleep(0.2)
 
     async def show_work(self, activity: Path, gpus: Sequence[str], interval: float = 1) -> None:
-        """Let the lab's nvidia-smi show that the GPUs work, for as long as tokens are written."""
+        """Mark the GPUs as busy for the lab's nvidia-smi while tokens are generated."""
         finished = 0
         while True:
             before = self.iteration
@@ -320,7 +324,7 @@ class Proxy:
 
 
 def reply(writer: asyncio.StreamWriter, body: Any, status: str = "200 OK") -> None:
-    """Write a whole answer: JSON, or text as it is."""
+    """Send a complete response: JSON, or unchanged text."""
     kind = "text/plain; version=0.0.4" if isinstance(body, str) else "application/json"
     content = (body if isinstance(body, str) else json.dumps(body)).encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
@@ -328,7 +332,7 @@ def reply(writer: asyncio.StreamWriter, body: Any, status: str = "200 OK") -> No
 
 
 async def fetch(port: int, path: str) -> bytes:
-    """Return what a server of this machine answers, head included."""
+    """Return the response of a server on this machine, with its head."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
@@ -338,7 +342,7 @@ async def fetch(port: int, path: str) -> bytes:
 
 
 def counter(tokenizer: str) -> Callable[[str], int]:
-    """Return what counts the tokens of a text."""
+    """Return a function that counts the tokens of a text."""
     if not tokenizer:
         return lambda text: len(text.split())
     from tokenizers import Tokenizer  # type: ignore[import-not-found]

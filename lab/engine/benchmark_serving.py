@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The lab's `python3 -m tensorrt_llm.serve.scripts.benchmark_serving`: upstream's options, output and file.
 
-The requests are real, and so are the figures. They are greedy and streamed, with random prompts; of options that would
-change that nothing comes.
+Requests and figures are real. Requests are greedy and streamed, with random prompts; options that would change that
+have no effect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import httpx2
 import numpy as np
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-# Upstream's at 0228a71, apart from those in parser(): those without a default by type, and those with one.
+# Upstream's options at 0228a71, apart from those in parser(): without a default by type, and with one.
 WITHOUT = {
     str: """base-url dataset-path download-path tokenizer custom-tokenizer result-dir result-filename hf-subset hf-split
         served-model-name""",
@@ -67,7 +67,7 @@ METRICS = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what takes upstream's command line."""
+    """Return the parser of upstream's command line."""
     made = argparse.ArgumentParser("benchmark_serving.py", description="Benchmark the online serving throughput.")
     made.add_argument("--model", required=True)
     made.add_argument("--backend", choices=["openai", "openai-chat"], default="openai")
@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
 
 @dataclass
 class Request:
-    """A request, and what came of it; times are in seconds."""
+    """Request with its result; times in seconds."""
 
     prompt: Any
     prompt_len: int
@@ -106,7 +106,7 @@ class Request:
 
 
 def sample(args: argparse.Namespace) -> list[Request]:
-    """Return random requests. Raises for data that would be fetched, and for a tokenizer that is not there."""
+    """Return random requests. Raises for data that would be downloaded, and for a missing tokenizer."""
     from tokenizers import Tokenizer  # type: ignore[import-not-found]
 
     tokenizer = Tokenizer.from_file(str(Path(args.tokenizer or args.model) / "tokenizer.json"))
@@ -136,7 +136,7 @@ def sample(args: argparse.Namespace) -> list[Request]:
 
 
 async def ask(client: httpx2.AsyncClient, url: str, args: argparse.Namespace, request: Request) -> None:
-    """Put a request, and note in it what of the answer came when, or why none did."""
+    """Send a request and record its response or error."""
     chat = args.backend == "openai-chat"
     body = {
         "model": args.served_model_name or args.model,
@@ -170,16 +170,20 @@ async def ask(client: httpx2.AsyncClient, url: str, args: argparse.Namespace, re
         request.latency = last - began
         if not request.ttft:
             request.error = "Never received a valid chunk to calculate TTFT. This response will be marked as failed!"
-    except Exception:  # whatever it is: the other requests go on
+    except Exception:  # any error: the other requests continue
         request.error = traceback.format_exc()
 
 
 async def benchmark(args: argparse.Namespace, requests: Sequence[Request]) -> float:
-    """Put all requests, and return the seconds that they took. Raises ValueError if the one before does not work."""
+    """Send all requests and return the duration in seconds.
+
+    Raises:
+        ValueError: The first test request fails.
+    """
     endpoint = "/v1/chat/completions" if args.backend == "openai-chat" else args.endpoint
     url = (args.base_url or f"http://{args.host}:{args.port}") + endpoint
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
-    # It trusts whom SSL_CERT_FILE says, as upstream's client does.
+    # Use the CA file of SSL_CERT_FILE, as upstream's client does.
     async with httpx2.AsyncClient(timeout=None, limits=limits, verify=ssl.create_default_context()) as client:
         if not args.no_test_input:
             print("Starting initial single prompt test run...", flush=True)
@@ -210,7 +214,11 @@ async def benchmark(args: argparse.Namespace, requests: Sequence[Request]) -> fl
 
 
 def objectives(pairs: Sequence[str]) -> dict[str, float]:
-    """Return milliseconds by metric. Raises ValueError."""
+    """Return the objectives in milliseconds by metric.
+
+    Raises:
+        ValueError: An objective is malformed.
+    """
     found = {name: float(limit) for name, limit in (pair.split(":") for pair in pairs)}
     if wrong := {name for name, limit in found.items() if name not in ("ttft", "tpot", "e2el") or limit < 0}:
         raise ValueError(f"Invalid metric name or value found in goodput: {', '.join(wrong)}")
@@ -223,7 +231,7 @@ def tell(lines: Mapping[str, float]) -> None:
 
 
 def report(args: argparse.Namespace, requests: Sequence[Request], seconds: float) -> dict[str, Any]:
-    """Return what the file says of the requests, and print it."""
+    """Print the report of the requests and return the content of the file."""
     done = [request for request in requests if not request.error]
     times = [{"ttft": request.ttft, "tpot": request.tpot, "e2el": request.latency} for request in done]
     limits = objectives(args.goodput)
@@ -241,7 +249,7 @@ def report(args: argparse.Namespace, requests: Sequence[Request], seconds: float
         "output_throughput": tokens / seconds,
         "total_token_throughput": (given + tokens) / seconds,
         "user_throughput": float(np.mean([request.tokens / request.latency for request in done] or 0)),
-        # Of the engine's own, which it does not tell here.
+        # Upstream takes these from the engine; here they are absent.
         "avg_decoded_tokens_per_iter": {**nothing, "percentiles": {f"p{percent}": 0.0 for percent in percentiles}},
     }
     print(f"{' Serving Benchmark Result ':=^50}")
@@ -259,7 +267,7 @@ def report(args: argparse.Namespace, requests: Sequence[Request], seconds: float
     values = {name: [one[name] for one in times if name != "tpot" or one[name]] for name in ("ttft", "tpot", "e2el")}
     values["itl"] = [gap for request in done for gap in request.itl]
     for name in (name for name in METRICS if name in args.percentile_metrics.split(",")):
-        # All are 0 where no request was answered.
+        # All are 0 if no request succeeded.
         milliseconds = 1000 * np.array(values[name] or [0.0])
         found = {"mean": milliseconds.mean(), "median": np.median(milliseconds), "std": milliseconds.std()}
         for percent in percentiles:
@@ -272,7 +280,11 @@ def report(args: argparse.Namespace, requests: Sequence[Request], seconds: float
 
 
 def save(args: argparse.Namespace, requests: Sequence[Request], figures: Mapping[str, Any]) -> None:
-    """Write the file. Raises ValueError for metadata that is none."""
+    """Write the file.
+
+    Raises:
+        ValueError: The metadata is malformed.
+    """
     now = datetime.now().strftime("%Y%m%d-%H%M%S")
     details = {
         "input_lens": [request.prompt_len for request in requests],
@@ -302,7 +314,7 @@ def save(args: argparse.Namespace, requests: Sequence[Request], figures: Mapping
 
 
 def main() -> None:
-    """Run the command line. That requests fail is no failure of it."""
+    """Run the command line. Failed requests do not change the exit status."""
     args = parser().parse_args()
     print(args)
     requests = sample(args)

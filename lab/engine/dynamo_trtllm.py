@@ -1,10 +1,10 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lab's `python3 -m dynamo.trtllm`: a TensorRT-LLM worker of NVIDIA Dynamo, with no GPU.
+"""The lab's `python3 -m dynamo.trtllm`: a TensorRT-LLM worker of NVIDIA Dynamo, without a GPU.
 
-The command line is Dynamo's own, and so is what serves behind it, the mocker. In between are the checks, the start-up
-and the failures of TensorRT-LLM, which are those of the lab's trtllm-serve, and are called for in the same way.
+Dynamo provides the command line and the mocker. Between them are TensorRT-LLM's checks, start-up and failures, shared
+with the lab's trtllm-serve and selected by the same variables.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ import yaml
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import DYNAMO_RUNTIME, select_release
 from lab.engine import options, trtllm_serve
 
-# What the command line takes from TensorRT-LLM.
+# TensorRT-LLM's part of the command line.
 DEFAULTS = {"max_batch_size": 2048, "max_num_tokens": 8192, "max_seq_len": None, "max_beam_width": 1}
-# The first minor version of Dynamo whose mocker takes an option, where 1.0's does not; that one heeds DYN_EVENT_PLANE.
+# First minor version of Dynamo whose mocker takes an option that 1.0's does not; 1.0 reads DYN_EVENT_PLANE.
 SINCE = {"event-plane": (1, 1), "engine-type": (1, 3)}
 
 
 def stand_in_for_tensorrt_llm() -> None:
-    """Make importable what the command line takes its defaults from."""
+    """Make the modules importable that the command line reads its defaults from."""
     package, llmapi = ModuleType("tensorrt_llm"), ModuleType("tensorrt_llm.llmapi")
     fields: dict[str, Any] = {name: (Any, value) for name, value in DEFAULTS.items()}
     llmapi.BuildConfig = pydantic.create_model("BuildConfig", **fields)  # type: ignore[attr-defined]
@@ -44,9 +44,9 @@ def stand_in_for_tensorrt_llm() -> None:
 
 
 def check(config: argparse.Namespace, file: Mapping[str, Any], row: options.Row) -> tuple[dict[str, Any], Path]:
-    """Return the engine's options, by their names in the file, whose word is the last, and the folder of the model.
+    """Return the engine's options by their names in the file, which takes precedence, and the model's folder.
 
-    Raises what TensorRT-LLM does where it would not start to load.
+    Raises TensorRT-LLM's error where it would not start to load.
     """
     gpus = trtllm_serve.gpu_count()
     if not gpus:
@@ -65,10 +65,10 @@ def check(config: argparse.Namespace, file: Mapping[str, Any], row: options.Row)
 
 
 def longest_prompt(mode: str, args: Mapping[str, Any]) -> int | None:
-    """Return beyond how many tokens a prompt, and what comes after it, waits for ever; None if it never does.
+    """Return the prompt length in tokens above which a request waits forever; None if all are served.
 
-    It has to fit into the buffer through which a prefill worker hands its KV cache on. Where the engine does not take
-    it in parts, it has to be small enough to be taken at once, too: there upstream refuses it, and the lab cannot.
+    The prompt has to fit into the buffer through which a prefill worker transfers its KV cache. Without chunked prefill
+    it also has to fit into one iteration: upstream rejects a longer one, the lab cannot.
     """
     limits = []
     if mode != "decode" and not args.get("enable_chunked_prefill"):
@@ -81,7 +81,7 @@ def longest_prompt(mode: str, args: Mapping[str, Any]) -> int | None:
 def mocker_arguments(
     config: argparse.Namespace, args: Mapping[str, Any], checkpoint: Path, minor: tuple[int, ...]
 ) -> list[str]:
-    """Return the command line of a mocker that registers as the worker would, and holds as much."""
+    """Return the command line of a mocker with the worker's registration and capacity."""
     mode = config.disaggregation_mode.value
     cache = args.get("kv_cache_config", {})
     longest = longest_prompt(mode, args)
@@ -97,7 +97,7 @@ def mocker_arguments(
         "speedup-ratio": 10,
         "max-num-seqs": args["max_batch_size"],
         "max-num-batched-tokens": longest or args["max_num_tokens"],
-        "block-size": cache.get("tokens_per_block") or 32,  # --kv-block-size is for an engine that does not tell
+        "block-size": cache.get("tokens_per_block") or 32,  # --kv-block-size is for engines without a block size
         "data-parallel-size": args["tensor_parallel_size"] if args["enable_attention_dp"] else 1,
     }
     taken = {name: value for name, value in given.items() if value is not None and minor >= SINCE.get(name, minor)}
@@ -111,10 +111,10 @@ def mocker_arguments(
 
 def main() -> None:
     """Run a worker until a signal or the loss of its lease."""
-    # A container's first process is not ended by a signal that it does not handle. Later the mocker handles it.
+    # The first process of a container ignores a signal without a handler. Later the mocker handles it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     stand_in_for_tensorrt_llm()
-    # For an option not used here, the mocker of 1.0 imports the planner, which wants Kubernetes' client.
+    # For an option not used here, the mocker of 1.0 imports the planner, which needs a Kubernetes client.
     sys.modules["dynamo.planner.utils.perf_interpolation"] = Mock()
     import dynamo.mocker.main as mocker
     from dynamo.trtllm.args import parse_args
@@ -127,7 +127,7 @@ def main() -> None:
     releases = trtllm_serve.releases()
     release, _ = select_release(f"{DYNAMO_RUNTIME}:{dynamo}", releases)
     args, checkpoint = check(config, file, releases[release])
-    # What the worker would tell the frontend, and the mocker has no options for. Releases differ in where it is told.
+    # Values that the worker registers and that the mocker has no options for. Their place differs by release.
     told = {
         "context_length": trtllm_serve.max_tokens(args, trtllm_serve.model_config(checkpoint)),
         "max_num_batched_tokens": args["max_num_tokens"],
@@ -139,7 +139,7 @@ def main() -> None:
     make_entrypoint = mocker.EntrypointArgs
 
     def load(**given: Any) -> Any:
-        """Load where the worker does: with a lease and a system server, and nothing in discovery."""
+        """Load at the same stage as the worker: with a lease and a system server, before registration."""
         end = time.monotonic() + seconds
         for _ in trtllm_serve.phases(args, checkpoint, trtllm_serve.fault()):
             time.sleep(seconds / 20)
@@ -152,8 +152,8 @@ def main() -> None:
     mocker.EntrypointArgs = load
     sys.argv[1:] = mocker_arguments(config, args, checkpoint, tuple(map(int, dynamo.split(".")[:2])))
     with tempfile.TemporaryDirectory() as folder:
-        # The worker tells the frontend the path of its model. Before 1.4 the mocker tells it to ask the hub, unless the
-        # model's name is a path, too.
+        # The worker registers the path of its model. Before 1.4 the mocker registers the hub's, unless the model's
+        # name is a path.
         link = Path(folder, config.served_model_name or config.model)
         if not link.exists():
             link.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command line and the YAML file of a TensorRT-LLM release, built from its row of the release table.
+"""Build the command line and the YAML file of a TensorRT-LLM release from its row of the release table.
 
-click and pydantic are what upstream uses, so that a wrong flag or key gets the words that an operator sees on a real
-host.
+They use click and pydantic as upstream does, so that a wrong flag or key gives the message of a real host.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SCALARS: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str
 
 
 def release(table: Mapping[str, Row], version: str) -> Row:
-    """Return the row for a version as in an image's tag, such as 1.2.1; KeyError if there is none."""
+    """Return the row of a version in an image's tag, such as 1.2.1; KeyError if there is none."""
     for row in table.values():
         if version in row["tags"]:
             return row
@@ -31,7 +30,7 @@ def release(table: Mapping[str, Row], version: str) -> Row:
 def command(row: Row, serve: Callable[..., None]) -> click.Command:
     """Build the command `trtllm-serve serve`, which calls serve(model, **options) with each option's canonical name.
 
-    Every spelling of an option is a flag of its own in the table; those of one name become one click option.
+    The table has each spelling of an option as a separate flag; the flags of one name become one click option.
     """
     spellings: dict[str, list[str]] = {}
     for flag, spec in row["cli"].items():
@@ -51,7 +50,7 @@ def command(row: Row, serve: Callable[..., None]) -> click.Command:
 
 
 def model(options: Mapping[str, Row], name: str = "TorchLlmArgs") -> type[pydantic.BaseModel]:
-    """Build the pydantic model of a tree of options; like upstream's it takes no key that it does not know."""
+    """Build the pydantic model of a tree of options; like upstream's it rejects unknown keys."""
     fields: dict[str, Any] = {key: (_type(key, spec), None) for key, spec in options.items()}
     config = pydantic.ConfigDict(extra="forbid", protected_namespaces=())
     return pydantic.create_model(name, __config__=config, **fields)
@@ -75,9 +74,9 @@ def _type(key: str, spec: Row) -> Any:
 
 
 def effective(row: Row, given: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the options given on the command line with those of the file, in the order of the release.
+    """Merge the options of the command line with those of the file, in the order of the release.
 
-    What a release heeds on its command line only is the default where it is not given there.
+    An option that a release reads on its command line only has its default unless given there.
     """
     merged = {**given, **file} if row["precedence"] == "file" else {**file, **given}
     ignored = {name for name in row.get("command_line", []) if name not in given}

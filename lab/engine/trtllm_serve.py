@@ -1,18 +1,18 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lab's trtllm-serve: command line, checks, start-up and failures of a TensorRT-LLM release, with no GPU.
+"""The lab's trtllm-serve: command line, checks, start-up and failures of a TensorRT-LLM release, without a GPU.
 
-What answers behind it is NVIDIA's Dynamo frontend with its mocker engine; nginx in front gives the server's states, and
-admission.py in between admits requests as TensorRT-LLM's scheduler does. The environment says how it behaves:
-  LAB_ENGINE_LOAD_SECONDS  how long the start takes at least (3)
-  LAB_ENGINE_SPEEDUP       how much faster it answers than the mocker's model of a GPU (10)
-  LAB_ENGINE_FACTORS       by option and value how much faster still, as JSON: {"max_batch_size": {"128": 1.5}}
-  LAB_ENGINE_MODEL_ID      another model id than it should have
-  LAB_ENGINE_KV_TOKENS     how many tokens its KV cache holds; without it the estimate for the GPUs that it sees
-  LAB_ENGINE_ANSWER_TOKENS how long an answer is to a request without a limit (256)
-  LAB_ENGINE_FAULT         die, hang or health_only; LAB_ENGINE_FAULT_FILE names a file that says it. With hang it never
-                           gets ready; one that is ready holds its port, says so on /health, and nothing moves
+NVIDIA's Dynamo frontend with its mocker engine answers requests. nginx in front of it gives the server's states, and
+admission.py between them admits requests like TensorRT-LLM's scheduler. Environment variables, with defaults:
+  LAB_ENGINE_LOAD_SECONDS  minimum duration of the start (3)
+  LAB_ENGINE_SPEEDUP       speed as a multiple of the mocker's model of a GPU (10)
+  LAB_ENGINE_FACTORS       further factors by option and value, as JSON: {"max_batch_size": {"128": 1.5}}
+  LAB_ENGINE_MODEL_ID      a wrong model id
+  LAB_ENGINE_KV_TOKENS     tokens in its KV cache (the estimate for its GPUs)
+  LAB_ENGINE_ANSWER_TOKENS tokens of a response to a request without a limit (256)
+  LAB_ENGINE_FAULT         die, hang or health_only; or LAB_ENGINE_FAULT_FILE, a file with that word. With hang it is
+                           never ready; a ready one keeps its port, /health stays 200, and it sends no further byte
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from lab.engine import options
 HERE = Path(__file__).resolve().parent
 VERSION = os.environ.get("TRT_LLM_VERSION", "")
 VOCABULARY_ERROR = "error downloading or loading vocab file: failed to download or load vocab file"
-# What a release that does not parse the harmony format answers, whole or streamed: the text of all channels.
+# Response of a release that does not parse the harmony format, whole or streamed: the text of all channels.
 RAW_HARMONY = """sub_filter_types application/json text/event-stream;
       sub_filter '"content":"' '"content":"analysisThe user asks something.assistantfinal';"""
-GPU_MEMORY_MIB = 81559  # of an H100, where nvidia-smi does not say it
-STOP_SECONDS = 1.5  # children that have not gone by then are killed: docker stop is to take less than two seconds
+GPU_MEMORY_MIB = 81559  # of an H100, without nvidia-smi
+STOP_SECONDS = 1.5  # children still running are killed then: docker stop should take less than two seconds
 
 
 def log(message: str, level: str = "I") -> None:
@@ -64,13 +64,13 @@ def log(message: str, level: str = "I") -> None:
 
 
 def fault() -> str:
-    """Return the failure that is asked for, or an empty string."""
+    """Return the configured fault, or an empty string."""
     path = Path(os.environ.get("LAB_ENGINE_FAULT_FILE", ""))
     return path.read_text().strip() if path.is_file() else os.environ.get("LAB_ENGINE_FAULT", "")
 
 
 def gpu_count(devices: Path = Path("/dev")) -> int:
-    """Count the GPUs that the container sees: by device node, which is what CDI gives it, else by nvidia-smi."""
+    """Count the GPUs of the container, by device node with CDI, otherwise by nvidia-smi."""
     count = len([path for path in devices.glob("nvidia[0-9]*") if path.name[6:].isdigit()])
     if not count and shutil.which("nvidia-smi"):
         count = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.count("GPU ")
@@ -79,7 +79,7 @@ def gpu_count(devices: Path = Path("/dev")) -> int:
 
 
 def gpu_memory_mib() -> int:
-    """Return the memory of the smallest GPU that the container sees."""
+    """Return the memory of the container's smallest GPU."""
     with suppress(OSError, ValueError):
         query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
         return min(int(line) for line in subprocess.run(query, capture_output=True, text=True).stdout.split())
@@ -87,7 +87,7 @@ def gpu_memory_mib() -> int:
 
 
 def find_model(name: str) -> Path:
-    """Return the folder of a model given by path or by name of a repository in the local Hugging Face cache."""
+    """Return the folder of a model given as a path or as a repository in the local Hugging Face cache."""
     if Path(name).is_dir():
         return Path(name)
     if name.startswith("/") or name.count("/") > 1:
@@ -111,7 +111,7 @@ def find_model(name: str) -> Path:
 
 
 def model_config(model: Path) -> dict[str, Any]:
-    """Return what config.json in a model's folder says; OSError if there is none."""
+    """Return config.json of a model's folder; OSError if there is none."""
     path = model / "config.json"
     if not path.is_file():
         raise OSError(f"{model} does not appear to have a file named config.json.")
@@ -120,7 +120,7 @@ def model_config(model: Path) -> dict[str, Any]:
 
 
 def check_weights(model: Path) -> int:
-    """Return the number of weight files; raise as the loader does if one is missing or not whole."""
+    """Return the number of weight files; raise the loader's error if a file is missing or truncated."""
     index = model / "model.safetensors.index.json"
     if index.is_file():
         files = [model / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
@@ -140,7 +140,7 @@ def check_weights(model: Path) -> int:
 
 
 def check_parallelism(args: Mapping[str, Any], gpus: int) -> None:
-    """Raise as upstream does if there are too few GPUs, or the experts do not divide among them."""
+    """Raise upstream's error if there are too few GPUs or they cannot divide the experts."""
     tensor = args.get("tensor_parallel_size") or 1
     world = tensor * (args.get("pipeline_parallel_size") or 1) * (args.get("context_parallel_size") or 1)
     if world > gpus:
@@ -154,9 +154,9 @@ def check_parallelism(args: Mapping[str, Any], gpus: int) -> None:
 
 
 def vocabulary_is_good(config: Mapping[str, Any]) -> bool:
-    """Say whether the harmony format can be spoken: gpt-oss needs a vocabulary that neither model nor image brings.
+    """Return True if the vocabulary of the harmony format is available; gpt-oss needs it beside model and image.
 
-    Without TIKTOKEN_ENCODINGS_BASE it is downloaded, which in the lab there is nowhere to do from.
+    Without TIKTOKEN_ENCODINGS_BASE upstream downloads it, which the lab cannot.
     """
     if config.get("model_type") != "gpt_oss" or os.environ.get("DISABLE_HARMONY_ADAPTER") == "1":
         return True
@@ -165,7 +165,7 @@ def vocabulary_is_good(config: Mapping[str, Any]) -> bool:
 
 
 def bind(host: str, port: int) -> tuple[socket.socket, str]:
-    """Take an address without listening, as upstream does before it loads; return it as nginx writes it, too."""
+    """Bind an address without listening, as upstream does before loading; return it in nginx's format too."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     server = socket.socket(family, kind)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -177,14 +177,14 @@ def bind(host: str, port: int) -> tuple[socket.socket, str]:
 
 
 class Processes:
-    """The children: their output goes to files, and is shown if one of them ends."""
+    """Child processes. Their output goes to files and is shown when one of them ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, command: list[str], environment: Mapping[str, str] | None = None) -> None:
-        """Start a child; one without an environment of its own writes where the parent does."""
+        """Start a child; without an environment it inherits the parent's output."""
         output = None if environment is None else (self.folder / f"{name}.log").open("wb")
         self.running[name] = subprocess.Popen(
             command,
@@ -194,7 +194,7 @@ class Processes:
         )
 
     def check(self) -> None:
-        """Raise RuntimeError, after the last lines of its output, if a child has ended."""
+        """Raise RuntimeError if a child has ended, with the last lines of its output."""
         for name, process in self.running.items():
             if process.poll() is not None:
                 path = self.folder / f"{name}.log"
@@ -221,14 +221,14 @@ def free_port() -> int:
 
 
 def max_tokens(args: Mapping[str, Any], config: Mapping[str, Any]) -> int:
-    """Return how many tokens, prompt and answer together, the options and the model allow."""
+    """Return the maximum tokens of prompt and response together for these options and this model."""
     return args.get("max_seq_len") or config.get("max_position_embeddings") or 131072
 
 
 def capacity(args: Mapping[str, Any], config: Mapping[str, Any], row: options.Row, memory_mib: int) -> dict[str, int]:
-    """Return what the engine's KV cache holds, in blocks of one attention rank, and the longest sequence.
+    """Return the KV cache size in blocks of one attention rank, and the longest sequence.
 
-    As upstream's it lowers the longest sequence to whole blocks that it has.
+    Like upstream, it lowers the longest sequence to the blocks that exist.
     """
     block = (args.get("kv_cache_config") or {}).get("tokens_per_block") or DEFAULT_TOKENS_PER_BLOCK
     split = parallelism(args)
@@ -254,7 +254,7 @@ def capacity(args: Mapping[str, Any], config: Mapping[str, Any], row: options.Ro
 
 
 def speedup(args: Mapping[str, Any]) -> float:
-    """Return how much faster than its model of a GPU the mocker is to be, with these options."""
+    """Return the speed as a multiple of the mocker's model of a GPU for these options."""
     factors = json.loads(os.environ.get("LAB_ENGINE_FACTORS", "{}"))
     ratio = float(os.environ.get("LAB_ENGINE_SPEEDUP", "10"))
     return ratio * math.prod(by_value.get(str(args.get(name)), 1) for name, by_value in factors.items())
@@ -263,9 +263,9 @@ def speedup(args: Mapping[str, Any]) -> float:
 def start_dynamo(
     processes: Processes, model: Path, name: str, port: int, args: Mapping[str, Any], held: Mapping[str, int]
 ) -> None:
-    """Start the frontend and the mocker, which find each other through files and talk over the loopback."""
+    """Start the frontend and the mocker, which find each other by files and use the loopback."""
     environment = {
-        "HOME": str(processes.folder),  # they cache model cards in it
+        "HOME": str(processes.folder),  # the cache of model cards
         "HF_HUB_OFFLINE": "1",
         "DYN_DISCOVERY_BACKEND": "file",
         "DYN_FILE_KV": str(processes.folder / "discovery"),
@@ -278,15 +278,15 @@ def start_dynamo(
     processes.start("frontend", [sys.executable, "-m", "dynamo.frontend", *frontend], environment)
     mocker = ["--model-path", str(model), "--model-name", name, "--speedup-ratio", f"{speedup(args):g}"]
     mocker += ["--max-model-len", str(held["max_seq_len"]), "--block-size", str(held["tokens_per_block"])]
-    # Twice what admission.py admits: its limits are the engine's, and prompts count more here, with their template.
+    # Twice the limits of admission.py, because prompts count more here, with their template.
     mocker += ["--num-gpu-blocks-override", str(2 * held["ranks"] * held["blocks"])]
     mocker += ["--max-num-seqs", str(held["ranks"] * held["slots"])]
-    # With a port for its system server the mocker gives out the model's card itself; else the frontend asks the hub.
+    # With a port for its system server the mocker serves the model's card; otherwise the frontend asks the hub.
     processes.start("mocker", [sys.executable, "-m", "dynamo.mocker", *mocker], environment | {"DYN_SYSTEM_PORT": "0"})
 
 
 def answers(port: int, name: str) -> bool:
-    """Ask for one token, as upstream's warm-up does."""
+    """Return True if a request for one token succeeds, as in upstream's warm-up."""
     body = json.dumps({"model": name, "prompt": "a", "max_tokens": 1}).encode()
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"}
@@ -299,7 +299,7 @@ def answers(port: int, name: str) -> bool:
 
 
 def nginx_configuration(values: Mapping[str, Any]) -> str:
-    """Fill in the template; KeyError for a name that has no value."""
+    """Fill in the template; KeyError for a name without a value."""
     return re.sub("@([A-Z_]+)@", lambda match: str(values[match[1]]), (HERE / "nginx.conf").read_text())
 
 
@@ -317,7 +317,7 @@ def out_of_memory() -> NoReturn:
 
 
 def phases(args: Mapping[str, Any], model: Path, asked: str) -> Iterator[None]:
-    """Go through the start-up, yielding while each phase lasts."""
+    """Run the start-up, yielding during each phase."""
     log("Using LLM with PyTorch backend")
     log("neither checkpoint_format nor checkpoint_loader were provided, checkpoint_format will be set to HF.")
     shards = check_weights(model)
@@ -343,7 +343,7 @@ def phases(args: Mapping[str, Any], model: Path, asked: str) -> Iterator[None]:
 
 
 def serve(row: options.Row, model: str, **flags: Any) -> None:
-    """Check as the release does, load, and serve until a signal or the end of a child."""
+    """Check like the release, load, and serve until a signal or the end of a child."""
     seconds = float(os.environ.get("LAB_ENGINE_LOAD_SECONDS", "3"))
     log(f"TensorRT LLM version: {VERSION}")
     gpus = gpu_count()
@@ -430,7 +430,7 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
 
 
 def releases() -> dict[str, dict[str, Any]]:
-    """Return the release table that the image was made with."""
+    """Return the release table in the image."""
     return expand_releases(json.loads((HERE / "releases.json").read_text()))
 
 

@@ -2,9 +2,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Print the stand-in for the harmony vocabulary: a small byte-pair encoding in tiktoken's format, always the same.
+"""Print a small byte-pair encoding in tiktoken's format in place of the harmony vocabulary.
 
-A line holds a token in base64 and its rank. All bytes come first, then pairs of them.
+Each line holds a token in base64 and its rank: first all bytes, then pairs of them. The output never changes.
 """
 
 import base64

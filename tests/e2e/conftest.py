@@ -1,11 +1,12 @@
-"""One lab host of our own, brought to a verified endpoint once; the tests then break what can break."""
+"""A separate lab host, deployed to a verified endpoint once for all tests."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,40 @@ CHAT = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "Are y
 
 @dataclass(frozen=True)
 class Run:
-    """What one ansible-playbook run left: exit status and everything it printed."""
+    """Result of an ansible-playbook run: exit status and output."""
 
     status: int
     output: str
 
 
+def docker(*arguments: str, check: bool = True) -> str:
+    """Return the output of a docker command on the lab's machine."""
+    return subprocess.run(["docker", *arguments], text=True, stdout=subprocess.PIPE, check=check).stdout
+
+
+def address(host: str) -> str:
+    """Return the address of a host, which it keeps while it is off."""
+    networks = json.loads(docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", host))
+    return str(networks["trtllm-lab"]["IPAMConfig"]["IPv4Address"])
+
+
+def wait_for(condition: Callable[[], Any], seconds: float) -> bool:
+    """Return True if the condition holds within some seconds; an error counts as False."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if condition():
+                return True
+        except (OSError, ValueError, subprocess.CalledProcessError):
+            pass
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+
+
 @dataclass(frozen=True)
 class Fleet:
-    """The host under test, as an operator and as a client see it."""
+    """The host under test, seen by an operator and by a client."""
 
     host: str
     environment: Mapping[str, str] = field(default_factory=lambda: LAB)
@@ -50,16 +76,15 @@ class Fleet:
         return Run(done.returncode, done.stdout)
 
     def shell(self, script: str, check: bool = True) -> str:
-        """Output of a shell script on the host."""
-        command = ["docker", "exec", self.host, "sh", "-c", script]
-        return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=check).stdout
+        """Return the output of a shell script on the host."""
+        return docker("exec", self.host, "sh", "-c", script, check=check)
 
     def release(self) -> str:
-        """The release directory that the unit points at."""
+        """Return the release directory that the unit links to."""
         return self.shell(f"dirname $(readlink /etc/systemd/system/{UNIT})").strip()
 
     def chat(self, port: int = 8000) -> int:
-        """HTTP status of a chat completion; 0 when nothing listens."""
+        """Return the HTTP status of a chat completion; 0 without a connection."""
         body = json.dumps(CHAT)
         status = self.shell(
             "curl --silent --max-time 20 --output /dev/null --write-out '%{http_code}' "
@@ -75,7 +100,7 @@ def lab(playbook: str, *arguments: str, environment: Mapping[str, str] = LAB) ->
 
 @pytest.fixture(scope="session")
 def untouched() -> Iterator[Fleet]:
-    """A bare host: no driver, no Docker."""
+    """Return a bare host: no driver, no Docker."""
     lab("up", "--extra-vars", f"lab_recreate={HOST}")
     yield Fleet(HOST)
     lab("down")
@@ -83,7 +108,7 @@ def untouched() -> Iterator[Fleet]:
 
 @pytest.fixture(scope="session")
 def fleet(untouched: Fleet) -> Fleet:
-    """The same host, serving."""
+    """Return the same host with a verified endpoint."""
     run = untouched.playbook("site.yml")
     assert run.status == 0, run.output
     assert untouched.chat() == 200
@@ -92,26 +117,24 @@ def fleet(untouched: Fleet) -> Fleet:
 
 @dataclass(frozen=True)
 class Hub:
-    """The lab's hub: faults to switch on, and the log of what it was asked."""
+    """The lab's hub: its faults and its request log."""
 
     def call(self, method: str, path: str, body: Any = None) -> str:
-        command = ["docker", "exec", "trtllm-lab-origin", "curl", "--silent", "--fail", "--request", method]
-        if body is not None:
-            command += ["--data", json.dumps(body)]
-        command.append(f"http://127.0.0.1:8090/_lab/{path}")
-        return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+        data = [] if body is None else ["--data", json.dumps(body)]
+        curl = ["curl", "--silent", "--fail", "--request", method, *data, f"http://127.0.0.1:8090/_lab/{path}"]
+        return docker("exec", "trtllm-lab-origin", *curl)
 
     def fault(self, **fault: Any) -> None:
         self.call("POST", "faults", fault)
 
-    def heal(self) -> None:
+    def clear_faults(self) -> None:
         self.call("DELETE", "faults")
 
-    def forget(self) -> None:
+    def clear_log(self) -> None:
         self.call("DELETE", "requests")
 
     def fetched(self) -> dict[str, int]:
-        """Bytes sent of each file since the log was emptied, by file name."""
+        """Return the bytes sent of each file since the log was emptied, by file name."""
         sent: dict[str, int] = {}
         for request in json.loads(self.call("GET", "requests")):
             if request["method"] == "GET" and "/resolve/" in request["path"]:
@@ -122,7 +145,7 @@ class Hub:
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    """The hub; faults that a test left on are switched off."""
+    """Return the hub; remove its faults after the test."""
     hub = Hub()
     yield hub
-    hub.heal()
+    hub.clear_faults()

@@ -1,4 +1,4 @@
-"""Hosts of the lab with the parts of Dynamo on them, and what an operator and a client see of these."""
+"""Lab hosts with Dynamo components, seen by an operator and by a client."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import json
 import os
 import re
 import subprocess
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Run
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Run, address, docker, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import ask
 
 PREFIX = "dyn-"
 PLAYBOOK = "playbooks/dynamo.yml"
 KINDS = ("control", "frontend", "prefill", "decode")
-# The guide's own configurations of the workers.
+# The guide's configurations of the workers.
 GUIDE = {f"dynamo_{kind}_recipe_name": f"dynamo_guide_{kind}" for kind in ("prefill", "decode")}
-# The part's own process, and not docker's with the same words.
+# The component's process, not docker's with the same words.
 PROCESSES = {
     "prefill": "^python3 -m dynamo.trtllm.*--disaggregation-mode prefill",
     "decode": "^python3 -m dynamo.trtllm.*--disaggregation-mode decode",
@@ -33,32 +32,13 @@ PROCESSES = {
 
 
 def all_on(host: str) -> dict[str, list[str]]:
-    """The places of the parts where one host has them all."""
+    """Return the places of the components with one host for all."""
     return {kind: [host] for kind in KINDS}
-
-
-def docker(*arguments: str) -> str:
-    """Output of a docker command on the machine that the lab is on."""
-    return subprocess.run(["docker", *arguments], text=True, stdout=subprocess.PIPE, check=True).stdout
-
-
-def wait_for(condition: Callable[[], Any], seconds: float) -> bool:
-    """Whether the condition came true within some seconds; one that cannot be told is not true."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            if condition():
-                return True
-        except (OSError, ValueError, subprocess.CalledProcessError):
-            pass
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.5)
 
 
 @dataclass
 class Dynamo:
-    """Hosts with parts. places: names of the hosts of each kind; folder: where the inventory is written."""
+    """Hosts with components. places: host names by kind of component; folder: directory of the inventory."""
 
     count: int
     folder: Path
@@ -86,7 +66,7 @@ class Dynamo:
         withdrawn: Sequence[str] = (),
         **variables: Any,
     ) -> Run:
-        """Run the playbook. withdrawn: hosts of no part. only: those it is limited to."""
+        """Run the playbook. withdrawn: hosts without a component. only: hosts of --limit."""
         inventory = {
             "dynamo": {
                 "vars": {"dynamo_listen_address": "{{ ansible_host }}", **self.variables},
@@ -108,27 +88,25 @@ class Dynamo:
         return run
 
     def address(self, name: str) -> str:
-        """The host's address, which it keeps while it is off."""
-        networks = json.loads(docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", name))
-        return str(networks["trtllm-lab"]["IPAMConfig"]["IPv4Address"])
+        return address(name)
 
     def apis(self) -> list[str]:
-        """Base URLs of the frontends."""
+        """Return the base URLs of the frontends."""
         return [f"http://{self.address(name)}:8000" for name in self.places["frontend"]]
 
     def shell(self, name: str, script: str, check: bool = True) -> str:
         return self.hosts[name].shell(script, check)
 
     def release(self, name: str, part: str) -> str:
-        """Directory of the release that the part's unit is of."""
+        """Return the directory of the release that the component's unit belongs to."""
         return self.shell(name, f"dirname $(readlink /etc/systemd/system/trtllm-dynamo-{part}.service)").strip()
 
     def kill(self, name: str, kind: str) -> None:
-        """SIGKILL to the processes of a kind of part on a host, which have to be there."""
+        """Send SIGKILL to the processes of a component on a host, which must exist."""
         self.shell(name, f"pkill --signal KILL --full '{PROCESSES[kind]}'")
 
     def forgets_the_dead(self, name: str) -> bool:
-        """Whether, after SIGKILL to the host's decode worker, its unit ended the lease of the dead in etcd."""
+        """Return True if, after SIGKILL to the host's decode worker, its unit revoked the old lease in etcd."""
         journal = "journalctl --unit trtllm-dynamo-decode-0 --output cat | grep --count '^Ended the lease'"
 
         def ended() -> int:
@@ -139,7 +117,7 @@ class Dynamo:
         return wait_for(lambda: ended() == before + 1, 30)
 
     def instances(self, api: str) -> dict[str, set[str]]:
-        """Addresses of the workers that a frontend lists, by component; raises as ask does."""
+        """Return the addresses of the workers that a frontend lists, by component; raises as ask does."""
         found: dict[str, set[str]] = {"prefill": set(), "backend": set()}
         for item in ask(f"{api}/health", timeout=10)["instances"]:
             if item["endpoint"] == "generate":
@@ -147,12 +125,12 @@ class Dynamo:
         return found
 
     def complete(self) -> bool:
-        """Whether every frontend lists every worker, once; raises as ask does."""
+        """Return True if each frontend lists each worker once; raises as ask does."""
         expected = {"prefill": len(self.places["prefill"]), "backend": len(self.places["decode"])}
         return all({kind: len(found) for kind, found in self.instances(api).items()} == expected for api in self.apis())
 
     def runs(self) -> dict[str, str]:
-        """Invocation of every running unit of Dynamo's parts, by "host part": another one is a restart."""
+        """Return the invocation of each running component by "host component"; a new one means a restart."""
         found = {}
         for name in self.names:
             shown = self.shell(
@@ -172,11 +150,11 @@ CERTIFICATES = "/etc/ssl/dynamo"
 
 
 def certify(folder: Path, addresses: Mapping[str, Sequence[str]]) -> None:
-    """Give hosts certificates of one authority, for servers and clients, as an operator would: key for root's group.
+    """Install server and client certificates of one CA on hosts, with keys for root's group.
 
-    Once more, they are renewed: others, of the same authority.
+    A second call renews them from the same CA.
 
-    addresses: by host, what its certificate is for, in the words of subjectAltName.
+    addresses: by host, the addresses of its certificate as in subjectAltName.
     """
 
     def openssl(*arguments: str) -> None:
@@ -199,7 +177,7 @@ def certify(folder: Path, addresses: Mapping[str, Sequence[str]]) -> None:
 
 
 def secured(password: str) -> dict[str, Any]:
-    """Variables for etcd with TLS, and NATS with a password: the lab's release of Dynamo speaks no TLS with NATS."""
+    """Return variables for etcd with TLS and NATS with a password; the lab's Dynamo has no TLS to NATS."""
     return {
         "dynamo_tls_ca_file": f"{CERTIFICATES}/ca.pem",
         "dynamo_tls_certificate_file": f"{CERTIFICATES}/certificate.pem",
@@ -210,16 +188,16 @@ def secured(password: str) -> dict[str, Any]:
 
 
 def changed(run: Run) -> dict[str, int]:
-    """How many tasks changed something, by host, from the recap."""
+    """Return the number of changed tasks by host, from the recap."""
     return {host: int(count) for host, count in re.findall(r"^(\S+) +: ok=\d+ +changed=(\d+)", run.output, re.M)}
 
 
 def said(run: Run) -> str:
-    """The output as one line: Ansible folds long ones."""
+    """Return the output as one line, because Ansible folds long lines."""
     return " ".join(run.output.split())
 
 
 def record(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
-    """Keep what was measured, for the table in the documents."""
+    """Append a measurement to a file in .cache, for the table in the documents."""
     file.parent.mkdir(exist_ok=True)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))

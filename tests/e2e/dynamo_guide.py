@@ -1,21 +1,20 @@
-"""The same stack by the commands of NVIDIA's guide for gpt-oss-120b, on one host and with nobody who looks after it.
+"""The same stack by the commands of NVIDIA's guide for gpt-oss-120b, on one host without service management.
 
-What differs from the guide: the addresses of the images; commands of a person at a terminal are given to one that
-sleeps; etcd and NATS, which the guide's compose file publishes on all addresses, are on the host's network, where they
-are the same; workers get a DYN_SYSTEM_PORT, as the lab's do not tell where on the disk the model is and there is no hub
-to ask; and the limits that no container of the lab can raise are left out.
+Differences from the guide: image addresses; interactive commands run in a container that sleeps; etcd and NATS, which
+the guide's compose file publishes on all addresses, use the host's network, with the same addresses; workers get a
+DYN_SYSTEM_PORT, because the lab's workers do not register the path of the model and there is no hub; limits that lab
+containers cannot raise are absent.
 """
 
 from __future__ import annotations
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import complete
 
 REGISTRY = "registry.origin.test"
 RUN = "docker --config /etc/trtllm-fleet/docker run --detach"  # logged in
 MODEL = "/srv/trtllm-fleet/models/openai/gpt-oss-120b/*"
-# Of NVIDIA's repository, examples/backends/trtllm/engine_configs/gpt-oss-120b.
+# From NVIDIA's repository, examples/backends/trtllm/engine_configs/gpt-oss-120b.
 PREFILL = """
 enable_attention_dp: false
 disable_overlap_scheduler: true
@@ -56,14 +55,14 @@ docker exec --detach --env CUDA_VISIBLE_DEVICES={gpus} --env DYN_SYSTEM_PORT={po
 
 
 class Guide:
-    """The stack on a host that has Docker, the model and eight GPUs, and that runs nothing else."""
+    """The stack on an otherwise idle host with Docker, the model and eight GPUs."""
 
     def __init__(self, host: Fleet, api: str) -> None:
         self.host = host
         self.api = api
 
     def start(self) -> None:
-        """Start everything and wait until it answers: what a person does who follows the guide."""
+        """Start all components as in the guide and wait until requests succeed."""
         self.stop()
         self.host.shell(
             "mkdir -p /root/dynamo && cd /root/dynamo"

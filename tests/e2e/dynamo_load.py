@@ -1,4 +1,4 @@
-"""A steady stream of completions, and a record of each: what clients notice of a fault."""
+"""Send a steady stream of completions and record each request, to measure the effect of faults on clients."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from types import TracebackType
 from typing import Any
 
 MODEL = "openai/gpt-oss-120b"
-# Nobody should be sent to a proxy that the environment of the tests names.
+# Ignore a proxy in the environment of the tests.
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request of a client; times in seconds of time.monotonic(). Without an error it was answered."""
+    """Request of a client; times in seconds of time.monotonic(). It succeeded if error is empty."""
 
     began: float
     ended: float
@@ -29,7 +29,12 @@ class Request:
 
 
 def ask(url: str, body: Any = None, timeout: float = 30) -> Any:
-    """The decoded answer to a GET, or to a POST of a body; OSError, also for another status than 200, or ValueError."""
+    """Return the decoded response to a GET, or to a POST of a body.
+
+    Raises:
+        OSError: The request failed, or its status is not 200.
+        ValueError: The response is not JSON.
+    """
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     try:
@@ -40,7 +45,7 @@ def ask(url: str, body: Any = None, timeout: float = 30) -> Any:
 
 
 def complete(api: str, max_tokens: int = 8, timeout: float = 30, prompt: str = "Are you there?") -> dict[str, Any]:
-    """The answer to one chat completion, which names the workers that made it; raises as ask does."""
+    """Return the response to a chat completion, with the ids of its workers; raises as ask does."""
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": prompt}],
@@ -54,14 +59,14 @@ def complete(api: str, max_tokens: int = 8, timeout: float = 30, prompt: str = "
 
 
 class Load:
-    """Clients that ask again and again, each at its own frontend first, and at the next where nobody is there.
+    """Clients that repeat requests, each to its frontend first, and to the next without a connection.
 
-    A client asks another frontend only if it cannot connect or is cut off without an answer, as balancers do: an
-    error that a frontend answers, or an answer that does not come in time, is a failed request.
+    Like a balancer, a client tries another frontend only if it cannot connect or the connection closes without a
+    response. An error response or a timeout is a failed request.
     """
 
     def __init__(self, apis: Sequence[str], clients: int = 4, period: float = 0.4) -> None:
-        """apis: base URLs of the frontends; period: seconds from one request of a client to the next, if it is over."""
+        """apis: base URLs of the frontends; period: seconds between a client's requests, if the last has ended."""
         self.apis = apis
         self.period = period
         self.requests: list[Request] = []
@@ -70,7 +75,7 @@ class Load:
         self.threads = [threading.Thread(target=self.client, args=(number,), daemon=True) for number in range(clients)]
 
     def once(self, first: int) -> str:
-        """Ask one question; the error that a client is left with, or nothing."""
+        """Send one request; return its final error or an empty string."""
         error = ""
         for number in range(len(self.apis)):
             try:
@@ -108,13 +113,13 @@ class Load:
             thread.join()
 
     def since(self, moment: float) -> list[Request]:
-        """What ended after a moment, in that order."""
+        """Return the requests that ended after a moment, in order."""
         return sorted((one for one in list(self.requests) if one.ended >= moment), key=lambda one: one.ended)
 
     def recovered(self, moment: float, quiet: float) -> float | None:
-        """Seconds from a moment to the end of the last failed request; None unless all was well for the last seconds.
+        """Return the seconds from a moment to the end of the last failed request; None without recovery.
 
-        quiet: how long there have to be answers and nothing else. 0.0 where no request failed.
+        quiet: seconds of successful requests that count as recovery. 0.0 if no request failed.
         """
         after, now = self.since(moment), time.monotonic()
         last = max((one.ended for one in after if one.error), default=moment)
@@ -124,6 +129,6 @@ class Load:
         return last - moment
 
     def errors(self, moment: float) -> dict[str, int]:
-        """How often clients got which error since a moment."""
+        """Return the number of errors by kind since a moment."""
         kinds = sorted(one.error for one in self.since(moment) if one.error)
         return {kind: len(list(group)) for kind, group in itertools.groupby(kinds)}

@@ -1,9 +1,9 @@
-"""A scripted engine, standard library alone: requests are admitted in turn, and it hangs as long as a file is there.
+"""A scripted engine in the standard library that admits requests in order and hangs while a file exists.
 
   python3 fifo_engine.py PORT SLOTS TOKEN_SECONDS FAULT_FILE
-While FAULT_FILE is there it hangs: /health is 200, headers of streams are sent, and nothing else is. Where the file
-says refuse, each completion is answered with 400; where it says unmetered, /metrics is empty and all else works. A
-request without a token is answered with 400, too. It ends with its standard input.
+While FAULT_FILE exists it hangs: /health is 200, headers of streams are sent, and no further byte. If the file contains
+refuse, each completion gets a 400; if it contains unmetered, /metrics is empty and all else works. A request without
+tokens gets a 400 too. The engine ends with its standard input.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Engine:
             metrics = [] if self.says("unmetered") else unread
             writer.write(whole(json.dumps(metrics) if path == "/metrics" else ""))
         else:
-            # A client that has gone is not worked for.
+            # Stop work for a disconnected client.
             done = asyncio.ensure_future(self.complete(json.loads(body), writer))
             await asyncio.wait([done, gone := asyncio.ensure_future(reader.read())], return_when="FIRST_COMPLETED")
             done.cancel()

@@ -1,4 +1,4 @@
-"""A steady load from the OpenAI client, and a record of each request: what users notice of a rolling update."""
+"""Send a steady load with the OpenAI client and record each request, to measure the effect of a rolling update."""
 
 from __future__ import annotations
 
@@ -24,36 +24,35 @@ from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
 SHORT_TOKENS = 16
-# Bytes at the end of a long stream that hold its last chunks.
+# Bytes at the end of a long stream, enough for its last chunks.
 TAIL = 8192
-# Seconds that answers may take after the last request has begun.
+# Seconds for responses after the start of the last request.
 DRAIN = 300.0
-# Seconds; a long answer that is not streamed says nothing until it is made.
+# Seconds; a long response without streaming has no byte until it is complete.
 TIMEOUT = httpx2.Timeout(DRAIN, connect=10.0)
-# A connection for each request in flight, so that none waits for another.
+# A connection for each request in flight, so that no request waits for another.
 LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-# A gateway that has lost power is noticed within 25 seconds.
+# A gateway without power is detected within 25 seconds.
 KEEPALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
-# What breaks a connection, as the OpenAI client sees it.
+# A broken connection, as the OpenAI client reports it.
 BROKEN = (openai.APIConnectionError, httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)
-# The responses whose headers have come for a request; empty while nobody has answered.
+# Responses to a request whose headers have arrived; empty before the first.
 RESPONSES: ContextVar[list[httpx2.Response]] = ContextVar("RESPONSES")
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request of a client; times in seconds of time.monotonic(). Without an error it was answered in full.
+    """Request of a client; times in seconds of time.monotonic(). It succeeded if error is empty.
 
-    first: when its first token came, where it was streamed, otherwise when its answer did; ended where none came.
-    tokens: how many the usage of the answer names. error: an HTTP status; timeout: nothing came for long, or the load
-    was over; cut: it ended early, or the connection broke once it had begun; short: it lacks tokens that it should
-    have; otherwise the name of an exception.
-    instance: who made the answer, where somebody knows; clients do not.
+    first: time of its first token if streamed, otherwise of its response; ended if there is none.
+    tokens: number in the response's usage. error: an HTTP status; timeout: no byte for long, or the load ended; cut: it
+    ended early, or the connection broke during the response; short: it lacks tokens; otherwise an exception's name.
+    instance: the instance that answered, if known; clients do not know it.
     """
 
     began: float
@@ -69,21 +68,21 @@ class Request:
 
 
 def judge(finish: str | None, usage: CompletionUsage | None, max_tokens: int) -> str:
-    """What is wrong with an answer that has ended, or nothing."""
+    """Return the error of a completed response, or an empty string."""
     if not finish or usage is None:
         return "cut"
     return "" if finish == "stop" or usage.completion_tokens == max_tokens else "short"
 
 
 def name(error: BaseException, answered: bool) -> str:
-    """The short name of what a client was left with; answered: whether the headers of an answer had come."""
+    """Return the short name of a client's error; answered: True if the headers of a response had arrived."""
     if isinstance(error, openai.APIStatusError):
         return str(error.status_code)
     if isinstance(error, (openai.APITimeoutError, httpx2.TimeoutException, asyncio.CancelledError)):
         return "timeout"
     if answered and isinstance(error, BROKEN):
         return "cut"
-    if error.__class__ is openai.APIError:  # It is in the stream, in place of the rest of the answer.
+    if error.__class__ is openai.APIError:  # It is in the stream, in place of further chunks.
         return "cut"
     if isinstance(error, openai.APIConnectionError) and error.__cause__:
         return type(error.__cause__).__name__
@@ -91,9 +90,9 @@ def name(error: BaseException, answered: bool) -> str:
 
 
 async def skim(stream: openai.AsyncStream[ChatCompletionChunk]) -> AsyncIterator[ChatCompletionChunk]:
-    """The chunks at the end of a long stream, after an empty one as soon as something comes.
+    """Yield the chunks at the end of a long stream, after an empty one for the first byte.
 
-    A model of each chunk takes the client two thirds of a core for one stream of 1500 tokens a second; this a quarter.
+    Parsing each chunk costs the client two thirds of a core at 1500 tokens/s; this a quarter.
     """
     tail = b""
     async for part in stream.response.aiter_bytes():
@@ -101,7 +100,7 @@ async def skim(stream: openai.AsyncStream[ChatCompletionChunk]) -> AsyncIterator
             yield ChatCompletionChunk.model_construct(choices=[], usage=None)
         tail = (tail + part)[-TAIL:]
     for line in tail.splitlines():
-        # An error is no chunk, and leaves the answer without its end.
+        # An error has no choices, so the response stays without its end.
         if line.startswith(b"data: {") and "choices" in (chunk := json.loads(line.removeprefix(b"data: "))):
             yield ChatCompletionChunk.model_validate(chunk)
 
@@ -111,10 +110,10 @@ async def remember(response: httpx2.Response) -> None:
 
 
 class Load:
-    """Requests that begin at a steady rate, whatever becomes of those before, and are never sent again.
+    """Requests that start at a steady rate, independent of earlier ones, and are never repeated.
 
-    Every second one is streamed; gateways take turns by two. Where the loop that sends them finds no processor to run
-    on, they begin late: late is the most seconds so far, and times of answers mean little where it is not small.
+    Each second request is streamed; gateways alternate by two. If the load's event loop lacks CPU time, requests start
+    late: late is the maximum in seconds, and response times mean little unless it is small.
     """
 
     def __init__(
@@ -127,10 +126,10 @@ class Load:
         long_every: int = 200,
         long_tokens: int = 20000,
     ) -> None:
-        """base_urls: of the gateways, such as https://10.0.0.3/v1, which take turns; rate: requests a second, over all.
+        """base_urls: of the gateways, such as https://10.0.0.3/v1, in turns; rate: requests/s in total.
 
-        ca_file: who has to have signed what the gateways show; without one nobody has. long_every: every how many
-        requests there is a long one, of long_tokens; 0 is never.
+        ca_file: CA of the gateways' certificates; None disables verification. long_every: interval of long requests of
+        long_tokens tokens; 0 for none.
         """
         if not base_urls or rate <= 0:
             raise ValueError("a load needs a gateway and a rate")
@@ -148,7 +147,7 @@ class Load:
         self.thread = threading.Thread(target=self.work, name="load", daemon=True)
 
     def client(self, base_url: str) -> openai.AsyncOpenAI:
-        """The client of a gateway, with connections of its own; what fails stays failed."""
+        """Return the client of a gateway with separate connections and without retries."""
         http = httpx2.AsyncClient(
             transport=httpx2.AsyncHTTPTransport(verify=self.verify, limits=LIMITS, socket_options=KEEPALIVE),
             trust_env=False,
@@ -160,9 +159,9 @@ class Load:
         )
 
     async def once(self, number: int, clients: Sequence[openai.AsyncOpenAI]) -> None:
-        """Ask one question and keep what became of it."""
+        """Send one request and record its result."""
         long = self.long_every > 0 and number % self.long_every == self.long_every - 1
-        # The long ones are counted by themselves, so that they, too, are of both kinds at every gateway.
+        # Long requests have a separate count, so that each gateway gets streamed and other ones.
         turn = number // self.long_every if long else number
         streamed = turn % 2 == 1
         client, url = clients[turn // 2 % len(clients)], self.base_urls[turn // 2 % len(clients)]
@@ -214,9 +213,9 @@ class Load:
         )
 
     async def steady(self) -> None:
-        """Begin requests until the load is to stop, and wait for those in flight."""
+        """Start requests until the load is to stop, and wait for those in flight."""
         clients = [self.client(url) for url in self.base_urls]
-        # It is imported at first use, which is not to be during the first request.
+        # Import it now, not during the first request.
         assert all(client.chat.completions for client in clients)
         flying: set[asyncio.Task[None]] = set()
         began, number = time.monotonic(), 0
@@ -230,7 +229,7 @@ class Load:
             flying.add(task)
             task.add_done_callback(flying.discard)
             number += 1
-            # What has come is read, also where requests are late.
+            # Read what has arrived, also while requests are late.
             await asyncio.sleep(0)
         if flying:
             unfinished = (await asyncio.wait(flying, timeout=DRAIN))[1]
@@ -259,23 +258,23 @@ class Load:
             raise RuntimeError("the load broke") from self.failure
 
     def wait(self, seconds: float) -> None:
-        """Let the load go on for so long; RuntimeError if it cannot."""
+        """Continue the load for some seconds; RuntimeError if it has failed."""
         self.thread.join(seconds)
         if not self.thread.is_alive():
             raise RuntimeError("the load broke") from self.failure
 
     def since(self, moment: float) -> list[Request]:
-        """What ended after a moment, in that order."""
+        """Return the requests that ended after a moment, in order."""
         return sorted((one for one in list(self.requests) if one.ended >= moment), key=lambda one: one.ended)
 
     def errors(self, moment: float = 0) -> dict[str, int]:
-        """How often clients got which error since a moment."""
+        """Return the number of errors by kind since a moment."""
         return dict(sorted(Counter(one.error for one in self.since(moment) if one.error).items()))
 
     def percentile(self, q: float, since: float, until: float, long: bool = False) -> float:
-        """The seconds that q percent of the answers took at most, of the short or the long ones, from ask to end.
+        """Return the percentile of response times in seconds, of short or of long requests.
 
-        Of those that ended between two moments, without an error; ValueError where there is none.
+        Only successful requests that ended between two moments count; ValueError if there are none.
         """
         good = [one for one in self.since(since) if one.ended <= until and not one.error and one.long == long]
         if not good or not 0 <= q <= 100:
@@ -285,7 +284,7 @@ class Load:
 
 
 def report(load: Load, cpu: float) -> dict[str, object]:
-    """What a load met with; times in seconds, and None where there are none."""
+    """Return the load's results; times in seconds, None without requests."""
     done = load.since(0)
     summary: dict[str, object] = {
         "requests": len(done),
@@ -303,12 +302,12 @@ def report(load: Load, cpu: float) -> dict[str, object]:
 
 
 def main() -> int:
-    """Load gateways for a while; 1 if a request failed."""
-    parser = argparse.ArgumentParser(description="Loads gateways for a while and says what became of the requests.")
+    """Load gateways for a while; return 1 if a request failed."""
+    parser = argparse.ArgumentParser(description="Load gateways for a while and print the results of the requests.")
     parser.add_argument("urls", nargs="+", help="base URLs, such as https://10.0.0.3/v1")
     parser.add_argument("--key", required=True)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--rate", type=float, default=10.0, help="requests a second, over all")
+    parser.add_argument("--rate", type=float, default=10.0, help="requests/s in total")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--ca-file", type=Path)
     parser.add_argument("--long-every", type=int, default=200)

@@ -1,4 +1,4 @@
-"""GPU hosts of the lab behind gateways, as an operator rolls out to them and clients ask them."""
+"""GPU hosts of the lab behind gateways, seen by an operator during rollouts and by clients."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, Run, address, docker, lab
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 
-# The lab's, of inventory/local.
+# The lab's key, in inventory/local.
 KEY = "lab-key-0123456789abcdef"
 MODEL = "gpt-oss-120b"
-# The lab's engines load in seconds, and share two cores with all else, so their times tell little.
+# The lab's engines load in seconds and share two cores with everything else, so thresholds on their times are wide.
 LAB = {"rollout_bake_seconds": 20, "rollout_canary_max_latency_ratio": 20, "rollout_max_slowdown": 10}
 # Two releases that differ in one option.
 ONE = {"serving_recipe_engine_options": {"max_num_tokens": 8192}}
 TWO = {"serving_recipe_engine_options": {"max_num_tokens": 4096}}
-# A newer Docker, for apt: what the distribution has, with another version.
+# A newer Docker package: the distribution's with another version.
 NEWER = """
 set -e
 rm -rf /srv/newer && mkdir /srv/newer && cd /srv/newer
@@ -39,7 +39,7 @@ dpkg-deb -f newer.deb Version
 
 
 def until(process: subprocess.Popen[str], words: str) -> str:
-    """Read what a playbook prints until some words come."""
+    """Read the output of a playbook until these words appear."""
     seen = ""
     assert process.stdout
     for line in process.stdout:
@@ -50,7 +50,7 @@ def until(process: subprocess.Popen[str], words: str) -> str:
 
 
 def publish(name: str, text: str) -> None:
-    """Print a page of results, and write it to the folder ROLLOUT_DOCUMENTS where that is given."""
+    """Print a page of results, and write it to the folder ROLLOUT_DOCUMENTS if set."""
     print(f"\n{text}")
     if folder := os.environ.get("ROLLOUT_DOCUMENTS"):
         Path(folder, name).write_text(text)
@@ -68,7 +68,7 @@ class Fleet:
     def environment(self) -> Mapping[str, str]:
         kinds = ",".join(["h200x8"] * self.gpus + ["none"] * self.gateways)
         number = str(self.gpus + self.gateways)
-        # Molecule has Ansible write in colours.
+        # Molecule sets colours for Ansible's output.
         plain = {"ANSIBLE_FORCE_COLOR": "false", "ANSIBLE_NOCOLOR": "true"}
         return {**os.environ, **plain, "LAB_PREFIX": self.prefix, "LAB_HOSTS": number, "LAB_GPU": kinds}
 
@@ -80,11 +80,11 @@ class Fleet:
 
     @contextmanager
     def serving(self, **variables: Any) -> Iterator[Fleet]:
-        """The hosts from nothing to rotation, and away again."""
+        """Deploy the hosts and put them in service; remove them afterwards."""
         self.up()
         run = self.play("site", **variables)
         assert run.status == 0, run.output
-        assert self.rotation() == self.all_instances
+        assert self.in_service() == self.all_instances
         yield self
         self.down()
 
@@ -108,7 +108,7 @@ class Fleet:
         ]
 
     def start(self, name: str, *arguments: str, **variables: Any) -> subprocess.Popen[str]:
-        """A playbook that runs on; what it prints is read with communicate()."""
+        """Start a playbook in the background; communicate() returns its output."""
         return subprocess.Popen(
             self.command(name, *arguments, **variables),
             cwd=REPO,
@@ -124,44 +124,41 @@ class Fleet:
         return Run(process.returncode, output)
 
     def shell(self, host: str, script: str, check: bool = True) -> str:
-        command = ["docker", "exec", host, "sh", "-c", script]
-        return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=check).stdout.strip()
+        return docker("exec", host, "sh", "-c", script, check=check).strip()
 
     def address(self, host: str) -> str:
-        form = "{{range .NetworkSettings.Networks}}{{.IPAMConfig.IPv4Address}}{{end}}"
-        command = ["docker", "inspect", "--format", form, host]
-        return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True).stdout.strip()
+        return address(host)
 
     def load(self, rate: float, **options: Any) -> Load:
-        """Clients that ask both gateways, rate requests per second in all."""
+        """Return clients of all gateways, with a total rate in requests/s."""
         urls = [f"https://{self.address(name)}/v1" for name in self.gateway_names]
         return Load(urls, KEY, MODEL, rate, **options)
 
     def release(self, host: str) -> dict[str, Any]:
-        """What a host serves, as its release says."""
+        """Return the running release of a host."""
         served: dict[str, Any] = json.loads(self.shell(host, "cat /etc/trtllm-fleet/verified/release.json"))
         return served
 
     def options(self) -> list[int]:
-        """What each host serves with, of the option that ONE and TWO differ in."""
+        """Return the running value on each host of the option that differs between ONE and TWO."""
         return [self.release(host)["engine_options"]["max_num_tokens"] for host in self.gpu_names]
 
     def now(self) -> dict[str, Any]:
-        """The release that all hosts run, ONE or TWO."""
+        """Return the release that all hosts run, ONE or TWO."""
         return TWO if self.options() == [4096] * self.gpus else ONE
 
     def another(self) -> dict[str, Any]:
         return ONE if self.now() == TWO else TWO
 
     def releases(self) -> list[str]:
-        """The release that each host runs, by name."""
+        """Return the name of the running release by host."""
         return [self.shell(host, "readlink /etc/trtllm-fleet/verified").rpartition("/")[2] for host in self.gpu_names]
 
-    def rotation(self) -> dict[str, list[str]]:
-        """Of each gateway, the instances that get requests and are up."""
-        return {name: sorted(self._ready(name)) for name in self.gateway_names}
+    def in_service(self) -> dict[str, list[str]]:
+        """Return for each gateway the instances in service and up."""
+        return {name: sorted(self._in_service(name)) for name in self.gateway_names}
 
-    def _ready(self, gateway: str) -> list[str]:
+    def _in_service(self, gateway: str) -> list[str]:
         command = ["ansible", "-i", "inventory/local", gateway, "--become", "-m", "trtllm.fleet.gateway_info"]
         environment = {**self.environment, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
         done = subprocess.run(command, cwd=REPO, env=environment, text=True, stdout=subprocess.PIPE, check=True)

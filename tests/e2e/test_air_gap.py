@@ -1,4 +1,4 @@
-"""A bundle made on a connected machine, carried to one of two bare hosts, and both serve with no way to anywhere."""
+"""A bundle made on a connected machine and copied to one of two bare, air-gapped hosts is enough for both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, docker, lab
 from ansible_collections.trtllm.fleet.tests.e2e.test_secrets import canaries
 
 NAMES = ("airgap-1", "airgap-2", "airgap-maker")
@@ -22,26 +22,22 @@ ORIGIN = "trtllm-lab-origin"
 NETWORK = "trtllm-lab"
 BUNDLE = "/srv/bundle"
 IMAGE = "registry.origin.test/nvidia/tensorrt-llm/release"
-# Hosts without a default route do not say which of their addresses the others reach.
+# Hosts without a default route cannot detect the address that others reach.
 SHARE = {"model_weights_share_interface": "eth0"}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def three_machines() -> Iterator[None]:
-    """A bundle is for one release."""
+    """Return the connected machine and the two hosts; a bundle is for one release."""
     hosts = [{"name": name, "os": "trixie", "gpu": "b200x8"} for name in NAMES]
     lab("up", "--extra-vars", json.dumps({"lab_hosts": hosts, "lab_recreate": ",".join(NAMES)}), environment=LAB)
     yield
     lab("down", environment=LAB)
 
 
-def docker(*arguments: str) -> str:
-    return subprocess.run(["docker", *arguments], check=True, text=True, stdout=subprocess.PIPE).stdout
-
-
 @contextmanager
-def no_way_out() -> Iterator[None]:
-    """The lab's internet is gone, and so is the way to the real one, where Debian is."""
+def without_internet_access() -> Iterator[None]:
+    """Disconnect the hosts from the lab's internet and from the real one."""
     aliases = json.loads(docker("inspect", ORIGIN))[0]["NetworkSettings"]["Networks"][NETWORK]["Aliases"]
     route = FIRST.shell("ip route show default").strip()
     mirror = FIRST.shell("awk '$1 == \"deb\" { print $2; exit }' /etc/apt/sources.list").strip()
@@ -60,18 +56,18 @@ def no_way_out() -> Iterator[None]:
 
 
 def make(*arguments: str, **variables: Any) -> Run:
-    """A bundle on the connected machine."""
+    """Make a bundle on the connected machine."""
     return MAKER.playbook("playbooks/bundle.yml", *arguments, bundle_host=MAKER.host, bundle_dir=BUNDLE, **variables)
 
 
 def bring(*arguments: str, **variables: Any) -> Run:
-    """The main job on the two hosts."""
+    """Run site.yml on the two hosts."""
     limit = f"--limit={FIRST.host},{SECOND.host}"
     return FIRST.playbook("site.yml", limit, *arguments, bundle_dir=BUNDLE, **SHARE, **variables)
 
 
 def carry() -> None:
-    """From the connected machine to the first host, as a person with a disk does it."""
+    """Copy the bundle from the connected machine to the first host."""
     FIRST.shell(f"rm -rf {BUNDLE}")
     script = f"docker exec {MAKER.host} tar -C /srv -c bundle | docker exec --interactive {FIRST.host} tar -C /srv -x"
     subprocess.run(script, shell=True, check=True)
@@ -81,7 +77,7 @@ def index() -> dict[str, Any]:
     return json.loads(MAKER.shell(f"cat {BUNDLE}/bundle.json"))
 
 
-def test_a_bundle_is_made() -> None:
+def test_bundle_is_made() -> None:
     run = make("--check")
     assert run.status == 0, run.output
     assert MAKER.shell("ls /srv /etc/trtllm-fleet 2>/dev/null", check=False).split() == ["/srv:"]
@@ -97,7 +93,7 @@ def test_a_bundle_is_made() -> None:
         assert "changed=0" in run.output, arguments
 
 
-def test_it_is_what_it_says() -> None:
+def test_bundle_has_the_listed_content() -> None:
     checked = MAKER.shell(f"cd {BUNDLE} && sha256sum --strict --check SHA256SUMS").splitlines()
     on_disk = MAKER.shell(
         f"cd {BUNDLE} && find . -name .cache -prune -o -name .hub -prune -o -type f -print"
@@ -115,7 +111,7 @@ def test_it_is_what_it_says() -> None:
     ]
 
 
-def test_the_machine_that_made_it_is_as_before() -> None:
+def test_connected_machine_is_unchanged() -> None:
     added = MAKER.shell("find /etc/apt/sources.list.d /etc/apt/keyrings /etc/apt/preferences.d -type f")
     assert added == ""
     assert MAKER.shell("dpkg --list docker.io nvidia-driver-cuda 2>/dev/null | grep ^ii", check=False) == ""
@@ -124,13 +120,13 @@ def test_the_machine_that_made_it_is_as_before() -> None:
         assert MAKER.shell(grep, check=False) == ""
 
 
-def test_a_bundle_that_does_not_fit_changes_nothing() -> None:
+def test_invalid_bundle_changes_nothing() -> None:
     carry()
     FIRST.shell(f"truncate --size=-1 {BUNDLE}/image.tar")
-    with no_way_out():
+    with without_internet_access():
         run = bring(serving_recipe_model="openai/gpt-oss-20b", serving_recipe_image=f"{IMAGE}:1.3.0rc14")
     assert run.status != 0
-    # Ansible tells errors more than once, and folds long lines.
+    # Ansible repeats errors and folds long lines.
     message = " ".join(run.output.rpartition("cannot serve; nothing was changed.")[2].split())
     assert message.count("and serving_recipe_model is openai/gpt-oss-20b") == 2, "each host's problems"
     assert message.count(f"and the recipe's is {IMAGE}:1.3.0rc14 (serving_recipe_image)") == 2
@@ -142,47 +138,47 @@ def test_a_bundle_that_does_not_fit_changes_nothing() -> None:
         )
 
 
-def test_no_bundle_is_one_problem() -> None:
+def test_missing_bundle_is_one_problem() -> None:
     run = FIRST.playbook("playbooks/preflight.yml", f"--limit={SECOND.host}", bundle_dir=BUNDLE)
     assert run.status != 0
     message = " ".join(run.output.rpartition("cannot serve; nothing was changed.")[2].split())
     assert message.startswith(f"{SECOND.host}: - bundle_dir is {BUNDLE}, and no host of this run has a bundle: copy it")
-    assert message.count(" - ") == 1, "and that is all"
+    assert message.count(" - ") == 1, "there are no other files"
 
 
-def test_both_serve_without_a_way_out() -> None:
+def test_both_hosts_deploy_without_internet_access() -> None:
     carry()
-    with no_way_out():
+    with without_internet_access():
         run = bring()
         assert run.status == 0, run.output
         assert [host.chat() for host in HOSTS] == [200, 200]
         run = bring()
         assert run.status == 0, run.output
         assert run.output.count("changed=0") == 2, run.output
-        # What some tags leave out does not have the server serve something else.
+        # Excluded tags do not change the running release.
         run = bring("--tags=trtllm_server_configure,trtllm_server_run")
         assert run.status == 0, run.output
         assert run.output.count("changed=0") == 2, run.output
-        # The disk that it came on is back in its drawer.
+        # The bundle's disk is no longer mounted.
         FIRST.shell(f"mv {BUNDLE} /srv/away")
         run = bring()
         assert run.status == 0, run.output
         assert run.output.count("changed=0") == 2, run.output
     for host in HOSTS:
-        assert host.shell("ls -A /etc/apt/sources.list.d") == "", "its own sources are as they were"
+        assert host.shell("ls -A /etc/apt/sources.list.d") == "", "its apt sources are unchanged"
         assert "nvidia-driver-cuda" in host.shell("apt-mark showhold")
         assert host.shell("systemctl is-active trtllm-weights-share.service", check=False).strip() == "inactive"
-    assert SECOND.shell(f"ls -d {BUNDLE} 2>/dev/null", check=False) == "", "it came from the other one"
+    assert SECOND.shell(f"ls -d {BUNDLE} 2>/dev/null", check=False) == "", "the other host sent it"
     weights = "models/openai/gpt-oss-120b/*/model-00000-of-00014.safetensors"
     assert FIRST.shell(f"stat --format %i /srv/away/{weights}") == FIRST.shell(
         f"stat --format %i /srv/trtllm-fleet/{weights}"
     )
 
 
-def test_the_next_bundle_brings_what_is_new(hub: Hub) -> None:
+def test_next_bundle_brings_changed_files_only(hub: Hub) -> None:
     before, releases = index(), [host.release() for host in HOSTS]
     packages = MAKER.shell(f"stat --format '%n %y' {BUNDLE}/packages/*")
-    hub.forget()
+    hub.clear_log()
     run = make(serving_recipe_image=f"{IMAGE}:1.3.0rc14")
     assert run.status == 0, run.output
     assert hub.fetched() == {}
@@ -191,7 +187,7 @@ def test_the_next_bundle_brings_what_is_new(hub: Hub) -> None:
     assert changed == ["image.tar"]
 
     carry()
-    with no_way_out():
+    with without_internet_access():
         run = bring(serving_recipe_image=f"{IMAGE}:1.3.0rc14")
         assert run.status == 0, run.output
         assert [host.chat() for host in HOSTS] == [200, 200]

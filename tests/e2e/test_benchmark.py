@@ -1,6 +1,6 @@
-"""Benchmarks, gates and tuning on a lab host, by the real aiperf and by the image's own tool.
+"""Benchmarks, SLO gates and tuning on a lab host, with the real aiperf and with the image's tool.
 
-The lab's engine makes up its times as well as its words: only counts, and how results compare, say something.
+The lab's engine invents times and words: only counts and comparisons of results are meaningful.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, UNIT, Flee
 
 ENVIRONMENT = {**os.environ, "LAB_PREFIX": "bench-", "LAB_HOSTS": "1", "LAB_OS": "trixie", "LAB_GPU": "h200x8"}
 AIPERF = REPO / ".cache/aiperf"
-# As slow as the mocker's model of a GPU, so that a token takes much longer than the machine's other work on it.
+# The speed of the mocker's model of a GPU, so that a token takes much longer than other work on the machine.
 SPEEDUP = 1.0
-# The documents' scenarios, each with everything divided.
+# The documents' scenarios, with all numbers divided.
 REDUCED = {
     "smoke": {},
     "quick_start": {"concurrency": [2, 4], "input_tokens": 64, "output_tokens": 16},
@@ -39,13 +39,13 @@ REDUCED = {
     "h100_template": {"concurrency": [4], "requests": 20, "warm_up": 4, "input_tokens": 400, "output_tokens": 16},
     "low_latency": {"concurrency": [1, 2, 4], "requests_per_user": 4, "input_tokens": 64, "output_tokens": 16},
 }
-# Long enough for a mean that stays: 40 answers of 64 tokens.
+# Enough for a stable mean: 40 responses of 64 tokens.
 STEADY = {"smoke": {"requests": 40, "output_tokens": 64, "warm_up": 8, "concurrency": [4]}}
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Playbooks against the host, with inventory variables of our own, and what they keep."""
+    """Playbooks for the host with separate inventory variables, and their results."""
 
     host: Fleet
     folder: Path
@@ -56,7 +56,7 @@ class Benchmark:
             "trtllm_server_listen_address": "0.0.0.0",
             "benchmark_load_host": "localhost",
             "benchmark_aiperf_dir": str(AIPERF),
-            # This machine's index: 1.2 GB, once for all tests.
+            # The configured package index: 1.2 GB, once for all tests.
             "benchmark_pip_index_url": "",
             "benchmark_results_dir": str(self.folder / "results"),
             "tune_results_dir": str(self.folder / "tuned"),
@@ -64,7 +64,7 @@ class Benchmark:
         }
 
     def command(self, playbook: str, inventory: dict[str, Any], extra: dict[str, Any]) -> list[str]:
-        # Variables that are tuned must not come from the command line.
+        # Tuned variables must not come from the command line.
         hosts = self.folder / "inventory.yml"
         variables = {**self.variables, **inventory}
         hosts.write_text(yaml.safe_dump({"all": {"hosts": {self.host.host: variables}}}, sort_keys=False))
@@ -91,11 +91,11 @@ class Benchmark:
         return self.play("playbooks/benchmark.yml", **extra)
 
     def results(self) -> list[Path]:
-        """The directories of all results, the newest last."""
+        """Return the directories of all results, the newest last."""
         return sorted(path.parent for path in (self.folder / "results").glob("*/result.json"))
 
     def result(self) -> dict[str, Any]:
-        """The newest result."""
+        """Return the newest result."""
         document: dict[str, Any] = json.loads((self.results()[-1] / "result.json").read_text())
         return document
 
@@ -103,10 +103,10 @@ class Benchmark:
         return self.host.shell("readlink /etc/trtllm-fleet/verified").strip()
 
     def serves(self) -> str:
-        """The release of the unit that runs; empty where it does not."""
+        """Return the release of the running unit; empty if it does not run."""
         if self.host.shell(f"systemctl is-active {UNIT}", check=False).strip() != "active":
             return ""
-        # While units are switched there is none.
+        # During a switch there is no unit.
         unit = self.host.shell(f"readlink /etc/systemd/system/{UNIT}", check=False).strip()
         return str(Path(unit).parent) if unit else ""
 
@@ -122,7 +122,7 @@ def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benchmark]:
 
 
 def check(document: dict[str, Any], scenario: str, rounds: int) -> None:
-    """All of a scenario's loads were answered, with the lengths that were asked for."""
+    """Check that all loads of a scenario succeeded with the requested lengths."""
     asked = next(one for one in document["scenarios"] if one["name"] == scenario)
     points = [one for one in document["points"] if one["scenario"] == scenario]
     assert [one["concurrency"] for one in points] == [
@@ -132,7 +132,7 @@ def check(document: dict[str, Any], scenario: str, rounds: int) -> None:
         requests = asked["requests"] or asked["requests_per_user"] * point["concurrency"]
         assert point["requests"] == {"asked": requests, "answered": requests, "failed": 0}
         assert point["tokens"]["output"] == requests * asked["output_tokens"]
-        # The server's words begin and end elsewhere than those of the tool's tokenizer.
+        # The server's words have other boundaries than those of the tool's tokenizer.
         assert 0.9 < point["tokens"]["input"] / (requests * asked["input_tokens"]) < 1.6
         rates = point["throughput"]
         assert rates["output_tokens_per_second_per_gpu"] == pytest.approx(
@@ -143,7 +143,7 @@ def check(document: dict[str, Any], scenario: str, rounds: int) -> None:
         assert point["e2e_ms"]["p50"] > point["ttft_ms"]["p50"]
 
 
-def test_the_documents_scenarios_by_aiperf(benchmark: Benchmark) -> None:
+def test_aiperf_runs_the_documents_scenarios(benchmark: Benchmark) -> None:
     names = ["smoke", "dynamo_guide", "h100_template", "low_latency"]
     run = benchmark.measure(benchmark_scenarios=names, benchmark_scenario_options=REDUCED, benchmark_repeat=1)
     assert run.status == 0, run.output
@@ -159,8 +159,8 @@ def test_the_documents_scenarios_by_aiperf(benchmark: Benchmark) -> None:
     assert folder.name in (folder.parent / "index.html").read_text()
 
 
-def test_the_quick_starts_sweep_by_the_images_own_tool(benchmark: Benchmark) -> None:
-    """On the host itself, which asks its instance on loopback."""
+def test_image_tool_runs_the_quick_start_sweep(benchmark: Benchmark) -> None:
+    """Run it on the host itself, against its instance on loopback."""
     run = benchmark.measure(
         benchmark_scenarios=["quick_start"],
         benchmark_scenario_options=REDUCED,
@@ -175,7 +175,7 @@ def test_the_quick_starts_sweep_by_the_images_own_tool(benchmark: Benchmark) -> 
     assert benchmark.host.shell("ls /tmp | grep trtllm-benchmark || true") == ""
 
 
-def test_requests_that_fail_fail_the_run(benchmark: Benchmark) -> None:
+def test_failed_requests_fail_the_run(benchmark: Benchmark) -> None:
     options = {"smoke": {"requests": 4000, "concurrency": [4, 8], "output_tokens": 16}}
     process = benchmark.start("playbooks/benchmark.yml", benchmark_scenario_options=options, benchmark_repeat=1)
     assert process.stdout
@@ -200,11 +200,11 @@ def test_requests_that_fail_fail_the_run(benchmark: Benchmark) -> None:
 def serving(benchmark: Benchmark) -> None:
     deadline = time.monotonic() + 180
     while benchmark.host.chat() != 200:
-        assert time.monotonic() < deadline, "it does not serve again"
+        assert time.monotonic() < deadline, "the endpoint does not recover"
         time.sleep(2)
 
 
-def test_a_run_that_is_killed_keeps_what_it_had(benchmark: Benchmark) -> None:
+def test_killed_run_keeps_its_results(benchmark: Benchmark) -> None:
     serving(benchmark)
     process = benchmark.start("playbooks/benchmark.yml", benchmark_repeat=3)
     assert process.stdout
@@ -216,14 +216,14 @@ def test_a_run_that_is_killed_keeps_what_it_had(benchmark: Benchmark) -> None:
     document = benchmark.result()
     assert document["state"] == "running"
     assert [point["round"] for point in document["points"]] == [1]
-    # The load does not go on for ever without whoever asked for it.
+    # The load ends without the playbook.
     deadline = time.monotonic() + 180
     while subprocess.run(["pgrep", "--full", "aiperf profile"], stdout=subprocess.PIPE, check=False).returncode == 0:
-        assert time.monotonic() < deadline, "the load goes on"
+        assert time.monotonic() < deadline, "the load continues"
         time.sleep(5)
 
 
-def test_objectives_end_a_sweep_and_fail_the_run(benchmark: Benchmark) -> None:
+def test_missed_slo_ends_the_sweep_and_fails_the_run(benchmark: Benchmark) -> None:
     run = benchmark.measure(
         benchmark_scenarios=["low_latency"],
         benchmark_scenario_options=REDUCED,
@@ -238,7 +238,7 @@ def test_objectives_end_a_sweep_and_fail_the_run(benchmark: Benchmark) -> None:
     assert document["points"][0]["throughput"]["good_requests_per_second"] == 0
 
 
-def test_the_same_again_is_noise_and_a_third_slower_is_worse(benchmark: Benchmark) -> None:
+def test_comparison_finds_a_slowdown_of_a_third_and_no_difference_in_a_repeat(benchmark: Benchmark) -> None:
     steady = {"benchmark_scenario_options": STEADY, "benchmark_repeat": 4}
     first = benchmark.measure(**steady)
     assert first.status == 0, first.output
@@ -266,7 +266,7 @@ SPACE = {
     "GPUs per instance": [{"gpus_per_instance": 4}],
     "nonsense": [{"engine_options": {"max_num_tokens": 1}}],
 }
-# The best is a batch of 128 on instances of 4 GPUs each.
+# The best setting is a batch of 128 on instances of 4 GPUs each.
 FACTORS = {"max_batch_size": {"32": 0.5, "128": 1.6}, "tensor_parallel_size": {"4": 1.4, "8": 1.0}}
 TUNE: dict[str, Any] = {
     "tune_space": SPACE,
@@ -278,7 +278,7 @@ TUNE: dict[str, Any] = {
 
 @pytest.fixture
 def tuned(benchmark: Benchmark) -> Iterator[Benchmark]:
-    """The host serves what the search begins with, and after the test the same."""
+    """Deploy the release that the search starts with; check for the same after the test."""
     run = benchmark.play("site.yml", TUNE)
     assert run.status == 0, run.output
     before = benchmark.release()
@@ -292,13 +292,13 @@ def tuned(benchmark: Benchmark) -> Iterator[Benchmark]:
 
 
 def outcome(benchmark: Benchmark) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of the newest search what came out, and its override file."""
+    """Return the result of the newest search, and its override file."""
     folder = max((benchmark.folder / "tuned").iterdir())
     override = yaml.safe_load((folder / "override.yml").read_text())
     return json.loads((folder / "tune.json").read_text()), override
 
 
-def test_the_planted_optimum_is_found(tuned: Benchmark) -> None:
+def test_search_finds_the_planted_optimum(tuned: Benchmark) -> None:
     run = tuned.play("playbooks/tune.yml", TUNE)
     assert run.status == 0, run.output
     found, override = outcome(tuned)
@@ -308,15 +308,15 @@ def test_the_planted_optimum_is_found(tuned: Benchmark) -> None:
     }
     trials = found["trials"]
     assert len(trials) == 1 + 2 + 1 + 1
-    # What cannot serve is noted, and ends nothing.
+    # A trial that cannot start is recorded and the search continues.
     assert [bool(one["problem"]) for one in trials] == [False, False, False, False, True]
     assert {one["trial"] for one in found["pareto"]} <= {2, 3}
-    # It can be used as it is.
+    # The override file is usable as is.
     plan = tuned.play("playbooks/plan.yml", TUNE, **override)
     assert plan.status == 0, plan.output
 
 
-def test_the_budget_is_kept(tuned: Benchmark) -> None:
+def test_search_keeps_its_budget(tuned: Benchmark) -> None:
     run = tuned.play("playbooks/tune.yml", TUNE | {"tune_seconds": 1})
     assert run.status == 0, run.output
     found, override = outcome(tuned)
@@ -325,22 +325,22 @@ def test_the_budget_is_kept(tuned: Benchmark) -> None:
     assert override == {}
 
 
-def test_a_search_that_is_killed_is_undone_by_the_host_itself(tuned: Benchmark) -> None:
+def test_host_restores_its_release_after_a_killed_search(tuned: Benchmark) -> None:
     before = tuned.release()
     process = tuned.start("playbooks/tune.yml", TUNE | {"trtllm_server_trial_seconds": 60})
     deadline = time.monotonic() + 300
     while tuned.serves() in ("", before):
-        assert time.monotonic() < deadline, "nothing was tried"
+        assert time.monotonic() < deadline, "no trial has run"
         time.sleep(1)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     deadline = time.monotonic() + 180
     while tuned.serves() != before:
-        assert time.monotonic() < deadline, "the trial goes on"
+        assert time.monotonic() < deadline, "the trial continues"
         time.sleep(2)
 
 
-def test_variables_of_the_command_line_are_refused(tuned: Benchmark) -> None:
+def test_tuned_variables_on_the_command_line_are_rejected(tuned: Benchmark) -> None:
     run = tuned.play("playbooks/tune.yml", TUNE, serving_recipe_engine_options={"max_batch_size": 8})
     assert run.status != 0
     assert "comes from the command line" in run.output

@@ -1,4 +1,4 @@
-"""Two hosts behind a gateway, measured through it and each by itself; a rollout that is held to objectives."""
+"""Two hosts behind a gateway, measured through it and separately; a rollout with SLOs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHORT = {"smoke": {"requests": REQUESTS, "warm_up": 2, "input_tokens": 64, "outp
 
 @dataclass(frozen=True)
 class Measured:
-    """The fleet, and where results go."""
+    """The fleet and the folder of results."""
 
     fleet: Fleet
     folder: Path
@@ -39,7 +39,7 @@ class Measured:
         return self.fleet.play(playbook, *arguments, **{**options, **variables})
 
     def take(self) -> dict[str, dict[str, Any]]:
-        """The results since the last look, by what was measured; they are removed."""
+        """Return the results since the last call by system under test, and remove them."""
         found = {}
         for path in self.folder.glob("*/result.json"):
             document = json.loads(path.read_text())
@@ -68,7 +68,7 @@ def check(document: dict[str, Any], hosts: list[str]) -> None:
     )
 
 
-def test_through_the_gateway(measured: Measured) -> None:
+def test_benchmark_through_the_gateway(measured: Measured) -> None:
     run = measured.play("benchmark", benchmark_target="gateway", benchmark_api_key=KEY)
     assert run.status == 0, run.output
     found = measured.take()
@@ -79,7 +79,7 @@ def test_through_the_gateway(measured: Measured) -> None:
     assert KEY not in json.dumps(found) + run.output
 
 
-def test_through_the_gateway_with_a_wrong_key(measured: Measured) -> None:
+def test_wrong_gateway_key_fails(measured: Measured) -> None:
     run = measured.play("benchmark", benchmark_target="gateway", benchmark_api_key="wrong")
     assert run.status != 0
     (document,) = measured.take().values()
@@ -87,7 +87,7 @@ def test_through_the_gateway_with_a_wrong_key(measured: Measured) -> None:
     assert f"{REQUESTS} of {REQUESTS} requests failed" in run.output, run.output
 
 
-def test_each_host(measured: Measured) -> None:
+def test_benchmark_of_each_host(measured: Measured) -> None:
     run = measured.play("benchmark", benchmark_target="hosts")
     assert run.status == 0, run.output
     found = measured.take()
@@ -97,7 +97,7 @@ def test_each_host(measured: Measured) -> None:
         check(document, [name])
 
 
-def test_less_than_a_share_of_what_was_published_fails(measured: Measured) -> None:
+def test_too_small_share_of_the_published_figure_fails(measured: Measured) -> None:
     published = {"smoke": {**SHORT["smoke"], "input_tokens": 1000, "output_tokens": 1000, "requests": 2, "warm_up": 0}}
     host = measured.fleet.gpu_names[0]
     run = measured.play(
@@ -111,7 +111,7 @@ def test_less_than_a_share_of_what_was_published_fails(measured: Measured) -> No
     measured.take()
 
 
-def test_a_rollout_is_held_to_objectives(measured: Measured) -> None:
+def test_rollout_stops_at_a_missed_slo(measured: Measured) -> None:
     fleet = measured.fleet
     wanted, before = fleet.another(), fleet.releases()
     held = {"rollout_benchmark": ["smoke"], **wanted}
@@ -120,8 +120,8 @@ def test_a_rollout_is_held_to_objectives(measured: Measured) -> None:
     assert "misses benchmark_slo" in run.output
     assert "The host serves its previous release" in run.output
     assert fleet.releases() == before
-    assert fleet.rotation() == fleet.all_instances
-    # Of the canary alone: the others were never switched.
+    assert fleet.in_service() == fleet.all_instances
+    # Of the canary only: the other hosts were not updated.
     (canary,) = measured.take()
     assert canary in {f"{name}-serve-0" for name in fleet.gpu_names}
     run = measured.play("rollout", benchmark_slo={"ttft_ms.p99": 60000}, **held)
@@ -135,14 +135,14 @@ def test_a_rollout_is_held_to_objectives(measured: Measured) -> None:
         assert document["points"][0]["requests"]["failed"] == 0
 
 
-def test_the_python_api_is_asked_while_the_host_is_aside(measured: Measured) -> None:
-    """The lab's engine has none, and the host serves again whatever comes of it."""
+def test_python_api_benchmark_runs_while_the_host_is_drained(measured: Measured) -> None:
+    """The lab's engine lacks this API; the host returns to service despite the failure."""
     fleet = measured.fleet
     before, wanted = fleet.releases(), fleet.now()
     run = fleet.play("verify", "--limit", fleet.gpu_names[0], verify_llm_api=True, **wanted)
     assert run.status != 0
     assert "this is the lab's simulated engine, which has no LLM API" in run.output
     assert fleet.releases() == before
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
     units = fleet.shell(fleet.gpu_names[0], "ls /etc/systemd/system | grep trial || true")
     assert units == ""

@@ -1,7 +1,7 @@
-"""Two instances under twice the load that they take, then one that hangs: what is busy is neither down nor killed.
+"""Two instances under twice their capacity, then one that hangs: a busy instance is neither down nor killed.
 
-BUSY_LOAD_MINUTES says how long the load lasts (3). Prints the figures; with ROLLOUT_DOCUMENTS, a folder,
-gateway-load.md is written there.
+BUSY_LOAD_MINUTES sets the duration of the load (3). Prints the figures and writes gateway-load.md to the folder
+ROLLOUT_DOCUMENTS if set.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pytest
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import KEY, MODEL, Fleet, publish
 
 MINUTES = float(os.environ.get("BUSY_LOAD_MINUTES", "3"))
-# Tokens of each KV cache: one context and a quarter, so that one answer without max_tokens leaves little for others.
+# Tokens of each KV cache: one context and a quarter, so that a response without max_tokens leaves little for others.
 KV_TOKENS = 163840
 EXPECTED_TOKENS = 8192
 INSTANCES = 2
@@ -32,13 +32,13 @@ CAPACITY = INSTANCES * KV_TOKENS // EXPECTED_TOKENS  # requests in flight
 QUEUE = CAPACITY // 2
 CLIENTS = 2 * CAPACITY
 UNLIMITED = 0.1  # share of requests without max_tokens
-ANSWER_TOKENS = 600  # of an answer to one of these
+ANSWER_TOKENS = 600  # of such a response
 SPEEDUP = "0.05"
 # The gateway's default. The watchdog has less than its 600 s, which is harder to meet under load.
 PROGRESS_TIMEOUT, WATCH_TIMEOUT = 120, 120
-# Two checks of 5 s, five seconds until bytes are counted, and the round of the gateway's program.
+# Two checks of 5 s, five seconds until bytes are counted, and the interval of the gateway's program.
 DOWN_WITHIN = PROGRESS_TIMEOUT + 20
-# The watchdog looks every 20 s; then the container is killed, started after 15 s, and loads.
+# The watchdog checks every 20 s; then the container is killed, started after 15 s, and loads.
 RESTARTED_WITHIN = WATCH_TIMEOUT + 90
 FAULT = "/srv/trtllm-fleet/encodings/fault"
 SETTINGS = {
@@ -73,7 +73,7 @@ FLEET = Small("load-", gpus=INSTANCES, gateways=1)
 
 @dataclass
 class Answered:
-    """What clients got: the seconds of each answer by kind, and how many had each status or failed otherwise."""
+    """Results of clients: seconds of each response by kind, and the number of each status or error."""
 
     statuses: Counter[str]
     seconds: dict[str, list[float]]
@@ -109,7 +109,7 @@ async def user(client: httpx2.AsyncClient, end: float, answered: Answered) -> No
 
 
 async def load(url: str, seconds: float) -> Answered:
-    """Let twice as many clients as there is room for request completions."""
+    """Run twice as many clients as the instances have capacity for."""
     answered, end = Answered(Counter(), {}), time.monotonic() + seconds
     limits, headers = httpx2.Limits(max_connections=None), {"Authorization": f"Bearer {KEY}"}
     async with httpx2.AsyncClient(base_url=url, verify=False, timeout=1200, limits=limits, headers=headers) as client:
@@ -118,7 +118,7 @@ async def load(url: str, seconds: float) -> Answered:
 
 
 def times_down(fleet: Fleet) -> int:
-    """How often the gateway has taken an instance out of service, from its journal."""
+    """Return how often the gateway took an instance out of service, from its journal."""
     (gateway,) = fleet.gateway_names
     return int(
         fleet.shell(gateway, "journalctl -t trtllm-gateway -o cat | grep -c 'Server instances.* is DOWN' || true")
@@ -126,7 +126,7 @@ def times_down(fleet: Fleet) -> int:
 
 
 def kills(fleet: Fleet) -> int:
-    """How often a watchdog has killed a container."""
+    """Return how often a watchdog killed a container."""
     found = [fleet.shell(name, "cat /run/trtllm-fleet/healed/*.json 2>/dev/null || true") for name in fleet.gpu_names]
     return sum(json.loads(text)["times"] for text in found if text)
 
@@ -164,7 +164,7 @@ def hang(fleet: Fleet) -> tuple[float, float, float]:
 
 
 def page(answered: Answered, down: int, killed: int, hung: tuple[float, float, float]) -> str:
-    """The figures as Markdown."""
+    """Return the figures as Markdown."""
     rows = "\n".join(
         f"| {kind} | {len(found)} | {statistics.median(found):.1f} s | {max(found):.1f} s |"
         for kind, found in sorted(answered.seconds.items())
@@ -176,7 +176,7 @@ def page(answered: Answered, down: int, killed: int, hung: tuple[float, float, f
 Run on {datetime.now(UTC):%Y-%m-%d} with `make load-busy`, in the lab: {INSTANCES} simulated H200 behind one gateway,
 on {os.cpu_count()} cores that other jobs used as well. The KV cache of each holds {KV_TOKENS} tokens.
 
-{CLIENTS} clients request completions for {MINUTES:g} minutes, each the next one when it has the last.
+{CLIENTS} clients request completions for {MINUTES:g} minutes, one after another.
 The gateway sends the instances {CAPACITY} requests at a time (`gateway_host_expected_tokens: {EXPECTED_TOKENS}`),
 and {QUEUE} wait in its queue. {100 * UNLIMITED:.0f} % of the requests have no `max_tokens`. Each of these
 reserves the context of 131,072 tokens, so an engine works on one of them at a time.
@@ -184,19 +184,19 @@ reserves the context of 131,072 tokens, so an engine works on one of them at a t
 **{outcome}. Instances were marked down {down} times. The watchdog killed {killed} containers**
 (`trtllm_server_watch_timeout: {WATCH_TIMEOUT}`).
 
-| Answers | number | p50 | longest |
+| Responses | number | p50 | longest |
 |---|---|---|---|
 {rows}
 
-Then one engine hung: it held its port and answered 200 to `/health`.
+Then one engine hung: it kept its port and `/health` returned 200.
 
-| What happened | after | documented |
+| Event | after | documented |
 |---|---|---|
 | out of service | {hung[0]:.0f} s | {DOWN_WITHIN} s |
 | killed by the watchdog | {hung[1]:.0f} s | {RESTARTED_WITHIN} s |
 | in service again | {hung[2]:.0f} s | |
 
-The times of answers are the lab engine's model of a GPU, slowed down {1 / float(SPEEDUP):.0f} times.
+Response times are those of the lab engine's model of a GPU, slowed down {1 / float(SPEEDUP):.0f} times.
 """
 
 
@@ -225,5 +225,5 @@ def fleet() -> Iterator[Fleet]:
     FLEET.down()
 
 
-def test_a_busy_fleet_stays_in_service(fleet: Fleet) -> None:
+def test_busy_fleet_stays_in_service(fleet: Fleet) -> None:
     measure(fleet, MINUTES)

@@ -1,14 +1,14 @@
-"""A dry run on a host that was never touched succeeds and leaves its file system as it was."""
+"""Check mode on an untouched host succeeds and leaves its file system unchanged."""
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, Fleet
 
-# What a visit by SSH and Ansible leaves whatever it does, and what the running system writes by itself.
+# Changes by each login with SSH and Ansible, and by the running system itself.
 NOT_OURS = r"^/(proc|sys|dev|run|tmp|var/tmp|var/log|var/lib/systemd|root/\.ansible|root/\.cache)(/| )"
 LISTING = r"find / -xdev -printf '%p %y %m %U:%G %s %T@\n'"
 SNAPSHOT = f"{LISTING} | grep -vE '{NOT_OURS}' | grep -vE '^/(root)? ' | sort"
 
 
-def test_dry_run_changes_nothing(untouched: Fleet) -> None:
+def test_check_mode_changes_nothing(untouched: Fleet) -> None:
     before = untouched.shell(SNAPSHOT)
     run = untouched.playbook("site.yml", "--check", "--diff")
     assert run.status == 0, run.output
@@ -17,7 +17,7 @@ def test_dry_run_changes_nothing(untouched: Fleet) -> None:
     assert set(before.splitlines()) ^ set(after.splitlines()) == set()
 
 
-def test_a_key_that_is_not_pinned_is_refused_before_apt_has_it(untouched: Fleet) -> None:
+def test_unpinned_key_is_rejected_before_apt_trusts_it(untouched: Fleet) -> None:
     key = (REPO / ".lab/apt/fingerprint").read_text().strip()
     other = "EB693B3035CD5710E231E123A4B469963BF863CC"
     for arguments in ("--check",), ():

@@ -1,4 +1,4 @@
-"""A host that goes out of service: no request is lost, and nothing is left on it."""
+"""Decommissioning a host loses no request and leaves nothing on the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import Fleet, until
 
-# Debian 13, which goes last, Debian 12, which goes first, and a gateway.
+# Debian 13 (decommissioned last), Debian 12 (first), and a gateway.
 FLEET = Fleet("gone-", gpus=2, gateways=1)
 LAST, FIRST = FLEET.gpu_names
 RATE = 4
@@ -19,8 +19,8 @@ ALL = {"decommission_all": True, "rollout_min_capacity": 0}
 WEIGHTS = "/srv/trtllm-fleet"
 THEIRS = f"{WEIGHTS}/theirs/notes.txt"
 IMAGE = "registry.origin.test/nvidia/tensorrt-llm/release:1.2.1"
-# What is on a host, without what every use of it changes: caches, logs, lists, temporary files, also Ansible's and
-# sudo's. Of /etc the contents as well.
+# A host's files without those that each use changes: caches, logs, lists, temporary files, also of Ansible and
+# sudo. For /etc with contents.
 SNAPSHOT = r"""
 find / /srv /var/lib/docker -xdev \
   \( -path /tmp -o -path /var/tmp -o -path /var/log -o -path /var/cache -o -path /var/lib/apt/lists \
@@ -35,7 +35,7 @@ systemctl list-units --failed --no-legend --plain | sed 's/^/failed /'
 getent passwd
 getent group
 """
-# What is not as it was, and why.
+# Known differences with their reasons.
 KNOWN = {
     r" /etc/(group|gshadow)-$": "the copy that groupadd and groupdel make of what they change",
     r" d 7[015]\d /var/lib/(docker|containerd) $": "disks of their own in the lab, with the mode that Docker gave them",
@@ -51,13 +51,13 @@ def snapshot(fleet: Fleet, host: str) -> set[str]:
 
 
 def differences(before: set[str], after: set[str]) -> list[str]:
-    """What is left, with a plus, and what is missing, with a minus, but for what is known."""
+    """Return unknown differences: leftovers with a plus, missing files with a minus."""
     lines = [f"+ {line}" for line in after - before] + [f"- {line}" for line in before - after]
     return sorted(line for line in lines if not any(re.search(known, line) for known in KNOWN))
 
 
 def break_off(moment: str) -> None:
-    """Run the playbook until it says some words, and kill it a little later."""
+    """Run the playbook until it prints these words, and kill it a little later."""
     process = FLEET.start("decommission", *TAKEN)
     until(process, moment)
     time.sleep(2)
@@ -70,47 +70,47 @@ Bare = dict[str, set[str]]
 
 @pytest.fixture(scope="module")
 def bare() -> Iterator[Bare]:
-    """What is on the hosts before anything of ours is. Then they serve."""
+    """List the files of the bare hosts, then deploy to them."""
     FLEET.down()
     FLEET.up()
     found = {host: snapshot(FLEET, host) for host in FLEET.gpu_names}
     run = FLEET.play("site")
     assert run.status == 0, run.output
-    assert FLEET.rotation() == FLEET.all_instances
+    assert FLEET.in_service() == FLEET.all_instances
     yield found
     FLEET.down()
 
 
 @pytest.mark.parametrize("arguments", [(), ("--limit", "gpu_hosts")])
-def test_all_hosts_are_refused(bare: Bare, arguments: tuple[str, ...]) -> None:
+def test_all_hosts_at_once_are_rejected(bare: Bare, arguments: tuple[str, ...]) -> None:
     run = FLEET.play("decommission", *arguments)
     assert run.status != 0
     assert "decommission_all" in run.output
-    assert FLEET.rotation() == FLEET.all_instances
+    assert FLEET.in_service() == FLEET.all_instances
 
 
-def test_a_host_that_others_need_is_refused(bare: Bare) -> None:
+def test_required_host_is_rejected(bare: Bare) -> None:
     unit = "/etc/systemd/system/trtllm-registry-mirror.service"
     FLEET.shell(FIRST, f"touch {unit}")
     run = FLEET.play("decommission", *TAKEN)
     FLEET.shell(FIRST, f"rm {unit}")
     assert run.status != 0
     assert "trtllm-registry-mirror.service" in run.output
-    assert FLEET.rotation() == FLEET.all_instances
+    assert FLEET.in_service() == FLEET.all_instances
 
 
-def test_dry_run_says_what_would_go_and_changes_nothing(bare: Bare) -> None:
+def test_check_mode_lists_removals_and_changes_nothing(bare: Bare) -> None:
     before = snapshot(FLEET, FIRST)
     run = FLEET.play("decommission", *TAKEN, "--check", "--diff")
     assert run.status == 0, run.output
     for gone in ("-docker.io", "-nvidia-kernel-open-dkms", "-python3-venv", "remove trtllm-serve-0.service", WEIGHTS):
         assert gone in run.output
     assert snapshot(FLEET, FIRST) == before
-    assert FLEET.rotation() == FLEET.all_instances
+    assert FLEET.in_service() == FLEET.all_instances
 
 
-def test_a_host_goes_and_leaves_nothing(bare: Bare) -> None:
-    """Broken off at every stage, under load, with a file of somebody else where the weights are."""
+def test_decommissioned_host_has_no_leftovers(bare: Bare) -> None:
+    """Interrupt it at each stage, under load, with a foreign file in the weights directory."""
     FLEET.shell(FIRST, f"mkdir {WEIGHTS}/theirs && touch {THEIRS}")
     started = FLEET.shell(LAST, STARTED)
     with FLEET.load(RATE) as load:
@@ -128,9 +128,9 @@ def test_a_host_goes_and_leaves_nothing(bare: Bare) -> None:
     assert f"model_weights_dir: {WEIGHTS}/theirs." in run.output
     FLEET.shell(FIRST, f"rm {THEIRS} && rmdir {WEIGHTS}/theirs {WEIGHTS}")
     assert differences(bare[FIRST], snapshot(FLEET, FIRST)) == []
-    # Nobody else noticed.
+    # No client of the other hosts has an error.
     assert FLEET.shell(LAST, STARTED) == started
-    assert FLEET.rotation() == {name: [f"{LAST}.serve-0"] for name in FLEET.gateway_names}
+    assert FLEET.in_service() == {name: [f"{LAST}.serve-0"] for name in FLEET.gateway_names}
 
 
 def test_second_run_changes_nothing(bare: Bare) -> None:
@@ -141,7 +141,7 @@ def test_second_run_changes_nothing(bare: Bare) -> None:
     assert differences(bare[FIRST], snapshot(FLEET, FIRST)) == []
 
 
-def test_software_that_others_use_stays_until_they_are_gone(bare: Bare) -> None:
+def test_shared_software_stays_until_its_last_user_is_removed(bare: Bare) -> None:
     FLEET.shell(LAST, f"docker run --detach --name web --network host --entrypoint sleep {IMAGE} infinity")
     run = FLEET.play("decommission", **ALL)
     assert run.status == 0, run.output
@@ -151,7 +151,7 @@ def test_software_that_others_use_stays_until_they_are_gone(bare: Bare) -> None:
     assert (
         FLEET.shell(LAST, "ls -d /etc/trtllm-fleet /srv/trtllm-fleet /etc/systemd/system/trtllm-*", check=False) == ""
     )
-    assert FLEET.rotation() == {name: [] for name in FLEET.gateway_names}
+    assert FLEET.in_service() == {name: [] for name in FLEET.gateway_names}
 
     FLEET.shell(LAST, "docker rm --force web")
     run = FLEET.play("decommission", **ALL)

@@ -1,14 +1,14 @@
-"""Driver and toolkit are replaced only when asked for, and the host rebooted only with consent."""
+"""Driver and toolkit are replaced only on request, and the host reboots only with consent."""
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet
 
-# In the repository of every platform, and newer than each default.
+# In each platform's repository, and newer than each default.
 NEWER = "595.71.05"
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 VERSION = "nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u"
 
 
-def test_working_driver_is_left_alone_unless_it_is_ours(fleet: Fleet) -> None:
+def test_working_driver_is_unchanged_unless_managed(fleet: Fleet) -> None:
     before = fleet.shell(VERSION)
     fleet.shell("mv /var/lib/trtllm-fleet/nvidia_driver /root/nvidia_driver.away")
     try:
@@ -19,8 +19,8 @@ def test_working_driver_is_left_alone_unless_it_is_ours(fleet: Fleet) -> None:
         fleet.shell("mv /root/nvidia_driver.away /var/lib/trtllm-fleet/nvidia_driver")
 
 
-def test_working_toolkit_is_left_alone_unless_it_is_managed(fleet: Fleet) -> None:
-    """Images come with a newer toolkit than the default, which must not become the older one."""
+def test_working_toolkit_is_unchanged_unless_managed(fleet: Fleet) -> None:
+    """Cloud images have a newer toolkit than the default; it must not be downgraded."""
     packages = "nvidia-container-toolkit nvidia-container-toolkit-base libnvidia-container-tools libnvidia-container1"
     versions = f"dpkg-query --show --showformat='${{Version}}\\n' {packages} | sort -u"
     newer = " ".join(f"{package}=1.19.1-1" for package in packages.split())
@@ -37,8 +37,8 @@ def test_working_toolkit_is_left_alone_unless_it_is_managed(fleet: Fleet) -> Non
     assert fleet.shell(versions).split() == ["1.18.2-1"]
 
 
-def test_waiting_kernel_without_headers_is_seen(fleet: Fleet) -> None:
-    """The driver role reports a kernel that an upgrade brought, and installs headers where the driver is its own."""
+def test_pending_kernel_without_headers_is_reported(fleet: Fleet) -> None:
+    """The driver role reports a kernel from an upgrade, and installs headers for a driver that it manages."""
     source = "/etc/apt/sources.list.d/lab-kernel.list"
     module = "find /lib/modules/99.0.0-1-lab -name nvidia.ko"
     address = "https://apt.origin.test/kernel/$(dpkg --print-architecture)/"
@@ -74,7 +74,7 @@ def test_reboot_needs_consent(fleet: Fleet) -> None:
     assert fleet.shell(BOOT_ID) == before
 
 
-def test_upgrade_reboots_and_serves(fleet: Fleet) -> None:
+def test_upgrade_reboots_and_deploys(fleet: Fleet) -> None:
     before = fleet.shell(BOOT_ID)
     run = fleet.playbook("site.yml", nvidia_driver_version=NEWER, nvidia_driver_reboot_allowed=True)
     assert run.status == 0, run.output

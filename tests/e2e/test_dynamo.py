@@ -1,4 +1,4 @@
-"""Five hosts serve together: what changes touches what it has to, one after the other, and nothing else."""
+"""Five hosts with one deployment: each change restarts the components that need it, in order, and no others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import lab
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, certify, changed, said, secured, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import lab, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, certify, changed, said, secured
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import Load, complete
 
 LATE = "dyn-5"
@@ -19,7 +19,7 @@ LATE = "dyn-5"
 
 @pytest.fixture(scope="module")
 def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
-    """Bare hosts for etcd and NATS in clusters of three, two frontends, two prefill and at first one decode worker."""
+    """Return bare hosts: etcd and NATS on three, two frontends, two prefill workers and first one decode worker."""
     places = {
         "control": ["dyn-1", "dyn-2", "dyn-3"],
         "frontend": ["dyn-1", "dyn-4"],
@@ -34,28 +34,28 @@ def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
 
 @pytest.fixture
 def before(dynamo: Dynamo) -> dict[str, str]:
-    """What runs, by "host part"."""
+    """Return the running components by "host component"."""
     return dynamo.runs()
 
 
 def restarted(dynamo: Dynamo, before: dict[str, str]) -> set[str]:
-    """What runs now and did not, and what does not run any more."""
+    """Return the components that were started or stopped since."""
     return {run[0] for run in set(dynamo.runs().items()) ^ set(before.items())}
 
 
 def workers(dynamo: Dynamo, api: str, prompt: str = "Are you there?") -> tuple[set[int], set[int]]:
-    """Which prefill and which decode workers made the answers to a few equal questions to a frontend."""
+    """Return the prefill and the decode workers of a few equal requests to a frontend."""
     found = [complete(api, prompt=prompt)["nvext"]["worker_id"] for number in range(6)]
     return {ids["prefill_worker_id"] for ids in found}, {ids["decode_worker_id"] for ids in found}
 
 
-def test_dry_run_on_bare_hosts(dynamo: Dynamo) -> None:
+def test_check_mode_on_bare_hosts(dynamo: Dynamo) -> None:
     dynamo.deploy("--check", "--diff")
     for name in dynamo.names:
         assert dynamo.shell(name, "ls /etc/trtllm-fleet /var/lib/trtllm-fleet 2>/dev/null", check=False) == ""
 
 
-def test_from_bare_hosts(dynamo: Dynamo) -> None:
+def test_deployment_to_bare_hosts(dynamo: Dynamo) -> None:
     dynamo.deploy()
     assert dynamo.complete()
     for api in dynamo.apis():
@@ -77,7 +77,7 @@ def test_etcd_and_nats_are_clusters(dynamo: Dynamo) -> None:
         assert peers >= {dynamo.address(other) for other in dynamo.places["control"]} - {dynamo.address(name)}
 
 
-def test_every_socket_is_on_the_hosts_own_address_or_loopback(dynamo: Dynamo) -> None:
+def test_sockets_are_on_the_hosts_address_or_loopback(dynamo: Dynamo) -> None:
     for name in dynamo.names:
         processes = set(
             dynamo.shell(
@@ -94,7 +94,7 @@ def test_every_socket_is_on_the_hosts_own_address_or_loopback(dynamo: Dynamo) ->
         assert found or name == LATE
 
 
-def test_a_host_is_added_and_no_other_is_touched(dynamo: Dynamo, before: dict[str, str]) -> None:
+def test_new_host_changes_no_other(dynamo: Dynamo, before: dict[str, str]) -> None:
     dynamo.places["decode"].append(LATE)
     run = dynamo.deploy(only=[LATE])
     assert [host for host, count in changed(run).items() if count] == [LATE]
@@ -103,14 +103,14 @@ def test_a_host_is_added_and_no_other_is_touched(dynamo: Dynamo, before: dict[st
     assert len(workers(dynamo, dynamo.apis()[0])[1]) == 2
 
 
-@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "dry-run"])
+@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "check"])
 def test_second_run_changes_nothing(dynamo: Dynamo, before: dict[str, str], arguments: list[str]) -> None:
     assert set(changed(dynamo.deploy(*arguments)).values()) == {0}
     assert restarted(dynamo, before) == set()
 
 
 def starts(dynamo: Dynamo, part: str) -> dict[str, float]:
-    """When the part's unit was started last on each host that has it, in seconds; the hosts' clock is one."""
+    """Return the last start of the component's unit on each of its hosts, in seconds of a common clock."""
     name = f"trtllm-dynamo-{part}"
     return {
         host: int(dynamo.shell(host, f"systemctl show {name} --property=InactiveExitTimestampMonotonic --value")) / 1e6
@@ -118,23 +118,21 @@ def starts(dynamo: Dynamo, part: str) -> dict[str, float]:
     }
 
 
-def test_a_decode_option_restarts_decode_workers_alone_one_after_the_other(
-    dynamo: Dynamo, before: dict[str, str]
-) -> None:
+def test_decode_option_restarts_decode_workers_one_at_a_time(dynamo: Dynamo, before: dict[str, str]) -> None:
     with Load(dynamo.apis(), clients=2) as load:
         dynamo.variables["dynamo_decode_engine_options"] = {"max_batch_size": 48}
         dynamo.deploy()
         requests = load.requests
     assert restarted(dynamo, before) == {f"{name} decode-0" for name in dynamo.places["decode"]}
     first, second = sorted(starts(dynamo, "decode-0").values())
-    # The lab's engine takes three seconds to load: side by side the second would begin before the first is through.
+    # The lab's engine loads for three seconds: in parallel the second would start before the first is ready.
     assert second - first > 3
     failed = [one.error for one in requests if one.error]
     assert failed == []
     assert len(requests) > 20
 
 
-def test_a_bad_worker_option_is_refused_before_anything_changes(dynamo: Dynamo, before: dict[str, str]) -> None:
+def test_misspelt_worker_option_is_rejected_before_changes(dynamo: Dynamo, before: dict[str, str]) -> None:
     run = dynamo.play(dynamo_decode_engine_options={"max_bach_size": 48})
     assert run.status != 0
     assert "dynamo_decode_engine_options" in said(run)
@@ -144,41 +142,41 @@ def test_a_bad_worker_option_is_refused_before_anything_changes(dynamo: Dynamo, 
     assert restarted(dynamo, before) == set()
 
 
-def test_prompts_that_would_hang_the_workers_are_told_before(dynamo: Dynamo, before: dict[str, str]) -> None:
+def test_hanging_prompts_are_reported_in_check_mode(dynamo: Dynamo, before: dict[str, str]) -> None:
     options = {"cache_transceiver_config": {"max_tokens_in_buffer": 2048}}
     run = dynamo.deploy("--check", dynamo_prefill_engine_options=options, dynamo_decode_engine_options=options)
     assert "a prompt longer than the buffer hangs the workers" in said(run)
     assert restarted(dynamo, before) == set()
 
 
-def test_two_kinds_of_kv_cache_are_refused(dynamo: Dynamo, before: dict[str, str]) -> None:
+def test_different_kv_cache_types_are_rejected(dynamo: Dynamo, before: dict[str, str]) -> None:
     run = dynamo.play(dynamo_decode_engine_options={"kv_cache_config": {"dtype": "auto"}})
     assert run.status != 0
     assert "dtype" in said(run)
     assert restarted(dynamo, before) == set()
 
 
-def test_what_gets_through_and_fails_leaves_the_old_release_serving(dynamo: Dynamo, before: dict[str, str]) -> None:
+def test_failed_update_keeps_the_previous_release(dynamo: Dynamo, before: dict[str, str]) -> None:
     releases = {name: dynamo.release(name, "decode-0") for name in dynamo.places["decode"]}
     run = dynamo.play(dynamo_decode_environment={"LAB_ENGINE_FAULT": "die"})
     assert run.status != 0
     assert "insufficient GPU memory" in said(run)
     assert "The previous release runs again: /etc/trtllm-fleet/dynamo/decode-0/releases/" in said(run)
     assert {name: dynamo.release(name, "decode-0") for name in dynamo.places["decode"]} == releases
-    # It ends at the first: the other's worker never knew.
+    # The first failure ends it: the other host's worker is not updated.
     assert len(restarted(dynamo, before)) == 1
     assert restarted(dynamo, before) <= {f"{name} decode-0" for name in dynamo.places["decode"]}
     assert wait_for(dynamo.complete, 60)
     assert complete(dynamo.apis()[0])
 
 
-def test_a_host_is_removed_after_what_it_works_on_is_finished(dynamo: Dynamo, before: dict[str, str]) -> None:
+def test_host_is_removed_after_its_requests_end(dynamo: Dynamo, before: dict[str, str]) -> None:
     api = dynamo.apis()[0]
     both = workers(dynamo, api)[1]
     answers: list[tuple[dict[str, Any], float]] = []
 
     def ask_for_much() -> None:
-        """Takes a minute or two, longer than it takes to come to the removal."""
+        """Request a response of a minute or two, longer than the run up to the removal."""
         answers.append((complete(api, max_tokens=100_000, timeout=600), time.time()))
 
     threads = [Thread(target=ask_for_much, daemon=True) for number in range(4)]
@@ -200,24 +198,24 @@ def test_a_host_is_removed_after_what_it_works_on_is_finished(dynamo: Dynamo, be
         "journalctl --unit trtllm-dynamo-decode-0 --output short-unix --grep '^Stopping' --lines 1 --quiet",
     )
     ended = [reply[1] for reply, worker in zip(answers, by, strict=True) if worker != stays]
-    assert all(moment > float(stopping.split()[0]) for moment in ended), "they were under way when it was told to stop"
+    assert all(moment > float(stopping.split()[0]) for moment in ended), "the requests were in progress when it stopped"
 
 
-def test_and_nothing_is_left_to_do(dynamo: Dynamo, before: dict[str, str]) -> None:
+def test_second_run_after_the_removal_changes_nothing(dynamo: Dynamo, before: dict[str, str]) -> None:
     assert set(changed(dynamo.deploy(withdrawn=[LATE])).values()) == {0}
     assert restarted(dynamo, before) == set()
 
 
-def test_a_router_that_knows_the_caches_sends_a_prompt_where_it_was_read_before(dynamo: Dynamo) -> None:
+def test_kv_router_repeats_the_worker_of_a_prompt(dynamo: Dynamo) -> None:
     dynamo.variables["dynamo_router_mode"] = "kv"
     dynamo.deploy(withdrawn=[LATE])
     long = "Explain the concept of disaggregated serving in LLM inference. " * 40
     one, other = (workers(dynamo, api, long)[0] for api in dynamo.apis())
     assert len(one) == 1
-    assert one == other, "each frontend hears from the workers what they have"
+    assert one == other, "each frontend receives the workers' KV events"
 
 
-def test_what_all_agree_on_goes_back_on_all_hosts_when_one_fails(dynamo: Dynamo) -> None:
+def test_shared_option_rolls_back_on_all_hosts_after_a_failure(dynamo: Dynamo) -> None:
     places = [(name, f"{kind}-0") for kind in ("prefill", "decode") for name in dynamo.places[kind]]
     releases = [dynamo.release(*place) for place in places]
     options = {"kv_cache_config": {"dtype": "auto"}}
@@ -235,7 +233,7 @@ def test_what_all_agree_on_goes_back_on_all_hosts_when_one_fails(dynamo: Dynamo)
     assert complete(dynamo.apis()[0])
 
 
-def test_for_some_what_all_agree_on_is_not_changed(dynamo: Dynamo, before: dict[str, str]) -> None:
+def test_shared_option_needs_all_hosts(dynamo: Dynamo, before: dict[str, str]) -> None:
     options = {"kv_cache_config": {"dtype": "auto"}}
     some = dynamo.places["prefill"][:1]
     run = dynamo.play(only=some, dynamo_prefill_engine_options=options, dynamo_decode_engine_options=options)
@@ -244,7 +242,7 @@ def test_for_some_what_all_agree_on_is_not_changed(dynamo: Dynamo, before: dict[
     assert restarted(dynamo, before) == set()
 
 
-def test_other_members_than_etcd_has_are_refused(dynamo: Dynamo, before: dict[str, str]) -> None:
+def test_other_etcd_members_are_rejected(dynamo: Dynamo, before: dict[str, str]) -> None:
     run = dynamo.play(withdrawn=[LATE], dynamo_etcd_peer_port=2390)
     assert run.status != 0
     assert "etcd was made with the members dyn-1=http://" in said(run)
@@ -252,7 +250,7 @@ def test_other_members_than_etcd_has_are_refused(dynamo: Dynamo, before: dict[st
     assert restarted(dynamo, before) == set()
 
 
-def test_withdrawn_it_leaves_nothing(dynamo: Dynamo) -> None:
+def test_removal_leaves_nothing(dynamo: Dynamo) -> None:
     places, dynamo.places = dynamo.places, {}
     dynamo.deploy(withdrawn=dynamo.names)
     dynamo.places = places

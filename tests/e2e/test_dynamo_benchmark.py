@@ -1,6 +1,6 @@
-"""The benchmark of NVIDIA's guide for gpt-oss-120b against a frontend: its shape, for fewer requests; what fails fails.
+"""The benchmark of NVIDIA's guide for gpt-oss-120b against a frontend, with fewer requests.
 
-The lab's workers make up their times as well as their words: only the counts say something.
+The lab's workers invent times and words: only counts are meaningful.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Run, lab
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import GUIDE, PREFIX, Dynamo, all_on, said, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Run, lab, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import GUIDE, PREFIX, Dynamo, all_on, said
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import MODEL
 from ansible_collections.trtllm.fleet.tests.e2e.test_benchmark import AIPERF
 
 HOST = f"{PREFIX}1"
 GPUS = 8
-# Of the guide: 256 at once, 6144 in all, and 1000 before that to warm up.
+# The guide's: 256 at once, 6144 in all, and 1000 before that to warm up.
 CONCURRENCY, REQUESTS, WARM_UP = 4, 24, 4
 PROMPT, ANSWER = 32_000, 256
 REDUCED = {"concurrency": [CONCURRENCY], "requests": REQUESTS, "warm_up": WARM_UP, "entries": REQUESTS + WARM_UP}
@@ -57,7 +57,7 @@ class Benchmark:
         )
 
     def point(self) -> dict[str, Any]:
-        """The only load of the newest result."""
+        """Return the only load of the newest result."""
         (point,) = json.loads(max(self.folder.glob("*/result.json")).read_text())["points"]
         return dict(point)
 
@@ -77,7 +77,7 @@ def benchmark(dynamo: Dynamo, tmp_path_factory: pytest.TempPathFactory) -> Bench
     return Benchmark(dynamo, tmp_path_factory.mktemp("results"), tokenizer)
 
 
-def test_the_guides_shape_is_answered_to_the_last_request(benchmark: Benchmark) -> None:
+def test_all_requests_of_the_guides_shape_succeed(benchmark: Benchmark) -> None:
     run = benchmark.run()
     assert run.status == 0, run.output
     point = benchmark.point()
@@ -90,14 +90,14 @@ def test_the_guides_shape_is_answered_to_the_last_request(benchmark: Benchmark) 
     )
 
 
-def test_requests_that_fail_fail_the_run(benchmark: Benchmark) -> None:
+def test_failed_requests_fail_the_run(benchmark: Benchmark) -> None:
     dynamo = benchmark.dynamo
     served = f"curl --silent {dynamo.apis()[0]}/metrics | grep --extended-regexp 'requests_total.*success'"
     before = dynamo.shell(HOST, served, check=False)
     runs: list[Run] = []
     thread = threading.Thread(target=lambda: runs.append(benchmark.run()))
     thread.start()
-    assert wait_for(lambda: dynamo.shell(HOST, served, check=False) != before, 180), "no request was answered"
+    assert wait_for(lambda: dynamo.shell(HOST, served, check=False) != before, 180), "no request has succeeded"
     time.sleep(2)
     dynamo.kill(HOST, "decode")
     thread.join()

@@ -1,10 +1,10 @@
-"""What clients notice while parts of Dynamo die, and what heals it; the guide's own commands under the same faults.
+"""Effects of Dynamo component failures on clients, and the recovery; and with the guide's commands for comparison.
 
-Each fault strikes a stream of requests. What was measured goes to .cache/dynamo_failures.jsonl, a line for each fault:
-  requests, failed, errors  what clients asked since the fault began, and how often they were left with which error
-  seconds                   from the beginning of the fault to the end of the last failed request; null: never
-  whole                     likewise to the moment from which every frontend listed each worker once
-  restarted                 parts that run anew, which is what healed it
+Each fault occurs under a stream of requests. Results go to .cache/dynamo_failures.jsonl, one line per fault:
+  requests, failed, errors  requests of clients since the fault, and the number of errors by kind
+  seconds                   from the fault to the end of the last failed request; null: never
+  whole                     from the fault until each frontend lists each worker once
+  restarted                 components with a restart
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, lab
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import GUIDE, Dynamo, all_on, docker, record, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, docker, lab, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import GUIDE, Dynamo, all_on, record
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_guide import Guide
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import Load, complete
 
 RESULTS = REPO / ".cache/dynamo_failures.jsonl"
 ALONE = "dyn-6"
-# Seconds. A machine of two cores carries six hosts here; what takes long is told by the figures.
+# Seconds. A machine of two cores runs six hosts here; the figures show what is slow.
 PATIENCE = 240
 QUIET = 12
 Rows = list[dict[str, Any]]
@@ -33,7 +33,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Stack:
-    """One way to run Dynamo: its frontends, who restarts what, and how etcd is stopped and started on a host."""
+    """Deployment method: its frontends, its restarts, and the commands to stop and start etcd on a host."""
 
     name: str
     apis: list[str]
@@ -52,7 +52,7 @@ def rows() -> Iterator[Rows]:
 
 @pytest.fixture(scope="module")
 def fleet_of_five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
-    """etcd and NATS in clusters of three, two frontends, two prefill and two decode workers; and a sixth host."""
+    """Return etcd and NATS on three hosts, two frontends, two prefill and two decode workers; and a sixth host."""
     places = {
         "control": ["dyn-1", "dyn-2", "dyn-3"],
         "frontend": ["dyn-1", "dyn-4"],
@@ -67,7 +67,7 @@ def fleet_of_five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
 
 @pytest.fixture(scope="module")
 def alone(fleet_of_five: Dynamo, tmp_path_factory: pytest.TempPathFactory) -> Dynamo:
-    """The sixth host, with all parts, as the guide has them."""
+    """Deploy all components to the sixth host, with the guide's layout."""
     dynamo = Dynamo(6, tmp_path_factory.mktemp("alone"), all_on(ALONE), fleet_of_five.gpu, dict(GUIDE))
     dynamo.deploy()
     return dynamo
@@ -86,14 +86,14 @@ def five_stack(fleet_of_five: Dynamo) -> Stack:
 
 @pytest.fixture(scope="module")
 def vacated(alone: Dynamo) -> None:
-    """The sixth host has Docker, model and images, and no part any more."""
+    """Return the sixth host with Docker, model and images, without components."""
     alone.places = {}
     alone.deploy(withdrawn=[ALONE])
 
 
 @pytest.fixture
 def guide_stack(fleet_of_five: Dynamo, vacated: None) -> Iterator[Stack]:
-    """The sixth host again, with the guide's commands: anew for each fault."""
+    """Start the guide's stack on the sixth host, again for each fault."""
     api = f"http://{fleet_of_five.address(ALONE)}:8000"
     guide = Guide(fleet_of_five.hosts[ALONE], api)
     guide.start()
@@ -107,7 +107,7 @@ def guide_stack(fleet_of_five: Dynamo, vacated: None) -> Iterator[Stack]:
 
 def supervised(name: str, dynamo: Dynamo) -> Stack:
     unit = "trtllm-dynamo-etcd"
-    # Killed, and before systemd starts it again stopped: the last that it was told is not written.
+    # Kill it, and stop it before systemd restarts it: its last writes are lost.
     return Stack(
         name,
         dynamo.apis(),
@@ -121,7 +121,7 @@ def supervised(name: str, dynamo: Dynamo) -> Stack:
 def suffer(
     rows: Rows, stack: Stack, fault: str, strike: Callable[[], None], patience: float = PATIENCE
 ) -> dict[str, Any]:
-    """Let a fault strike a stream of requests, and tell what came of it."""
+    """Cause a fault under a stream of requests, and record the effects."""
     assert wait_for(lambda: stack.complete() and all(complete(api) for api in stack.apis), PATIENCE)
     before = stack.runs()
     with Load(stack.apis) as load:
@@ -130,7 +130,7 @@ def suffer(
         strike()
 
         def recovered() -> bool:
-            """Whether all is as before, and stays so for a while."""
+            """Return True if all is as before, and stays so for a while."""
             asked = time.monotonic()
             try:
                 whole = stack.complete()
@@ -160,7 +160,7 @@ def suffer(
 
 
 def etcd_away(stack: Stack, dynamo: Dynamo, names: list[str], seconds: float) -> Callable[[], None]:
-    """Every etcd gone, and after some seconds back."""
+    """Stop all etcd members and start them after some seconds."""
 
     def strike() -> None:
         for name in names:
@@ -173,7 +173,7 @@ def etcd_away(stack: Stack, dynamo: Dynamo, names: list[str], seconds: float) ->
 
 
 def power_cut(name: str, seconds: float) -> Callable[[], None]:
-    """The host gone at once, and after some seconds switched on."""
+    """Switch the host off, and on after some seconds."""
 
     def strike() -> None:
         docker("kill", name)
@@ -184,7 +184,7 @@ def power_cut(name: str, seconds: float) -> Callable[[], None]:
 
 
 def cut_off(dynamo: Dynamo, name: str, others: list[str], seconds: float) -> Callable[[], None]:
-    """No packet between a host and others for some seconds."""
+    """Drop all packets between a host and others for some seconds."""
     addresses = [dynamo.address(other) for other in others]
 
     def rules(verb: str) -> str:
@@ -203,7 +203,7 @@ def cut_off(dynamo: Dynamo, name: str, others: list[str], seconds: float) -> Cal
 
 
 @pytest.mark.parametrize("part", ["prefill", "decode", "frontend", "nats", "etcd"])
-def test_alone_a_part_is_killed(rows: Rows, alone: Dynamo, alone_stack: Stack, part: str) -> None:
+def test_one_host_with_a_killed_component_recovers(rows: Rows, alone: Dynamo, alone_stack: Stack, part: str) -> None:
     row = suffer(rows, alone_stack, f"{part} killed", partial(alone.kill, ALONE, part))
     assert row["seconds"] is not None
     assert row["whole"] is not None
@@ -211,13 +211,13 @@ def test_alone_a_part_is_killed(rows: Rows, alone: Dynamo, alone_stack: Stack, p
 
 
 @pytest.mark.parametrize("seconds", [5, 40])
-def test_alone_etcd_is_away(rows: Rows, alone: Dynamo, alone_stack: Stack, seconds: float) -> None:
+def test_one_host_without_etcd_recovers(rows: Rows, alone: Dynamo, alone_stack: Stack, seconds: float) -> None:
     row = suffer(rows, alone_stack, f"etcd away for {seconds} s", etcd_away(alone_stack, alone, [ALONE], seconds))
     assert row["seconds"] is not None
     assert row["whole"] is not None
 
 
-def test_alone_the_host_loses_power(rows: Rows, alone: Dynamo, alone_stack: Stack) -> None:
+def test_one_host_recovers_after_a_power_loss(rows: Rows, alone: Dynamo, alone_stack: Stack) -> None:
     row = suffer(rows, alone_stack, "host off for 5 s", power_cut(ALONE, 5))
     assert row["seconds"] is not None
     assert row["whole"] is not None
@@ -225,14 +225,14 @@ def test_alone_the_host_loses_power(rows: Rows, alone: Dynamo, alone_stack: Stac
 
 
 @pytest.mark.parametrize("part", ["prefill", "decode", "frontend", "nats", "etcd"])
-def test_guide_a_part_is_killed(rows: Rows, fleet_of_five: Dynamo, guide_stack: Stack, part: str) -> None:
-    """Nobody starts it again."""
+def test_guide_with_a_killed_component(rows: Rows, fleet_of_five: Dynamo, guide_stack: Stack, part: str) -> None:
+    """No service manager restarts it."""
     row = suffer(rows, guide_stack, f"{part} killed", partial(fleet_of_five.kill, ALONE, part), patience=60)
     assert row["failed"] or part in ("nats", "etcd")
 
 
 @pytest.mark.parametrize("seconds", [5, 40])
-def test_guide_etcd_is_away(rows: Rows, fleet_of_five: Dynamo, guide_stack: Stack, seconds: float) -> None:
+def test_guide_without_etcd(rows: Rows, fleet_of_five: Dynamo, guide_stack: Stack, seconds: float) -> None:
     suffer(
         rows,
         guide_stack,
@@ -242,7 +242,7 @@ def test_guide_etcd_is_away(rows: Rows, fleet_of_five: Dynamo, guide_stack: Stac
     )
 
 
-def test_guide_the_host_loses_power(rows: Rows, fleet_of_five: Dynamo, guide_stack: Stack) -> None:
+def test_guide_does_not_recover_after_a_power_loss(rows: Rows, fleet_of_five: Dynamo, guide_stack: Stack) -> None:
     row = suffer(rows, guide_stack, "host off for 5 s", power_cut(ALONE, 5), patience=60)
     assert row["seconds"] is None
 
@@ -251,7 +251,9 @@ def test_guide_the_host_loses_power(rows: Rows, fleet_of_five: Dynamo, guide_sta
     ("part", "name"),
     [("prefill", "dyn-3"), ("decode", "dyn-5"), ("frontend", "dyn-1"), ("nats", "dyn-1"), ("etcd", "dyn-1")],
 )
-def test_of_several_one_is_killed(rows: Rows, fleet_of_five: Dynamo, five_stack: Stack, part: str, name: str) -> None:
+def test_fleet_with_a_killed_component_recovers(
+    rows: Rows, fleet_of_five: Dynamo, five_stack: Stack, part: str, name: str
+) -> None:
     row = suffer(rows, five_stack, f"one {part} killed", partial(fleet_of_five.kill, name, part))
     assert row["seconds"] is not None
     assert row["whole"] is not None
@@ -259,14 +261,14 @@ def test_of_several_one_is_killed(rows: Rows, fleet_of_five: Dynamo, five_stack:
 
 
 @pytest.mark.parametrize("seconds", [5, 40])
-def test_all_of_etcd_is_away(rows: Rows, fleet_of_five: Dynamo, five_stack: Stack, seconds: float) -> None:
+def test_fleet_without_etcd_recovers(rows: Rows, fleet_of_five: Dynamo, five_stack: Stack, seconds: float) -> None:
     strike = etcd_away(five_stack, fleet_of_five, fleet_of_five.places["control"], seconds)
     row = suffer(rows, five_stack, f"all three etcd away for {seconds} s", strike)
     assert row["seconds"] is not None
     assert row["whole"] is not None
 
 
-def test_all_of_nats_is_killed(rows: Rows, fleet_of_five: Dynamo, five_stack: Stack) -> None:
+def test_fleet_with_all_nats_killed_recovers(rows: Rows, fleet_of_five: Dynamo, five_stack: Stack) -> None:
     def strike() -> None:
         for name in fleet_of_five.places["control"]:
             fleet_of_five.kill(name, "nats")
@@ -277,22 +279,26 @@ def test_all_of_nats_is_killed(rows: Rows, fleet_of_five: Dynamo, five_stack: St
 
 
 @pytest.mark.parametrize(("name", "what"), [("dyn-5", "a decode worker"), ("dyn-1", "etcd, NATS and a frontend")])
-def test_a_host_loses_power(rows: Rows, fleet_of_five: Dynamo, five_stack: Stack, name: str, what: str) -> None:
+def test_fleet_recovers_after_a_hosts_power_loss(
+    rows: Rows, fleet_of_five: Dynamo, five_stack: Stack, name: str, what: str
+) -> None:
     row = suffer(rows, five_stack, f"host with {what} off for 40 s", power_cut(name, 40))
     assert row["seconds"] is not None
     assert row["whole"] is not None
     assert any(restarted.startswith(name) for restarted in row["restarted"])
 
 
-def test_the_network_between_prefill_and_decode_is_cut(rows: Rows, fleet_of_five: Dynamo, five_stack: Stack) -> None:
-    """The lab's workers hand no KV cache on; but etcd and NATS are beyond the cut, too."""
+def test_fleet_recovers_after_a_cut_between_prefill_and_decode(
+    rows: Rows, fleet_of_five: Dynamo, five_stack: Stack
+) -> None:
+    """The lab's workers transfer no KV cache, but the fault also cuts off etcd and NATS."""
     strike = cut_off(fleet_of_five, "dyn-5", ["dyn-2", "dyn-3"], 45)
     row = suffer(rows, five_stack, "a decode host cut off from the prefill hosts for 45 s", strike)
     assert row["seconds"] is not None
     assert row["whole"] is not None
 
 
-def test_a_decode_host_is_cut_off_from_all(rows: Rows, fleet_of_five: Dynamo, five_stack: Stack) -> None:
+def test_fleet_recovers_after_a_decode_hosts_network_loss(rows: Rows, fleet_of_five: Dynamo, five_stack: Stack) -> None:
     strike = cut_off(fleet_of_five, "dyn-5", ["dyn-1", "dyn-2", "dyn-3", "dyn-4"], 45)
     row = suffer(rows, five_stack, "a decode host cut off from all others for 45 s", strike)
     assert row["seconds"] is not None

@@ -1,4 +1,4 @@
-"""Workers become more and fewer: those that go leave for those that come, and come back where these fail."""
+"""Changes to the number of workers: new ones replace old ones, which return after a failure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import lab
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import PREFIX, Dynamo, changed, said, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import lab, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import PREFIX, Dynamo, changed, said
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import complete
 
 CONTROL, WORKERS = f"{PREFIX}1", f"{PREFIX}2"
@@ -16,7 +16,7 @@ BOTH = ["decode-0", "decode-1"]
 
 @pytest.fixture(scope="module")
 def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
-    """A bare host for all but the workers, and one for these, a prefill and a decode worker of two GPUs each."""
+    """Return a bare host for all other components, and one for a prefill and a decode worker of two GPUs each."""
     places = {"control": [CONTROL], "frontend": [CONTROL], "prefill": [WORKERS], "decode": [WORKERS]}
     variables = {"dynamo_prefill_gpus_per_instance": 2, "dynamo_decode_gpus_per_instance": 2}
     dynamo = Dynamo(2, tmp_path_factory.mktemp("layout"), places, gpu="b200x4", variables=variables)
@@ -26,17 +26,17 @@ def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
 
 
 def decode_workers(dynamo: Dynamo) -> int:
-    """How many the frontend lists."""
+    """Return the number of decode workers that the frontend lists."""
     return len(dynamo.instances(dynamo.apis()[0])["backend"])
 
 
-def test_without_etcd_nobody_waits(dynamo: Dynamo) -> None:
+def test_failed_etcd_ends_the_run_at_once(dynamo: Dynamo) -> None:
     run = dynamo.play(dynamo_etcd_image="registry.origin.test/library/nats:2.11.4")
     assert run.status != 0
     assert f"etcd or NATS failed on {CONTROL}, and nothing starts without them" in said(run)
 
 
-def test_and_the_next_run_puts_it_right(dynamo: Dynamo) -> None:
+def test_next_run_recovers(dynamo: Dynamo) -> None:
     dynamo.deploy()
     assert dynamo.complete()
 
@@ -50,7 +50,7 @@ def test_one_worker_becomes_two(dynamo: Dynamo) -> None:
     assert {part for part in after if after[part] != before.get(part)} == {f"{WORKERS} {part}" for part in BOTH}
 
 
-def test_two_come_back_where_one_in_their_place_fails(dynamo: Dynamo) -> None:
+def test_failed_change_to_one_worker_restores_two(dynamo: Dynamo) -> None:
     releases = [dynamo.release(WORKERS, part) for part in BOTH]
     run = dynamo.play(dynamo_decode_gpus_per_instance=2, dynamo_decode_environment={"LAB_ENGINE_FAULT": "die"})
     assert run.status != 0
@@ -70,8 +70,10 @@ def test_two_become_one(dynamo: Dynamo) -> None:
     assert f"{WORKERS} decode-1" not in dynamo.runs()
 
 
-@pytest.mark.parametrize("arguments", [[], ["--check"], ["--tags", "dynamo_verify"]], ids=["run", "dry run", "verify"])
-def test_a_second_run_changes_nothing(dynamo: Dynamo, arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [[], ["--check"], ["--tags", "dynamo_verify"]], ids=["run", "check mode", "verify"]
+)
+def test_second_run_changes_nothing(dynamo: Dynamo, arguments: list[str]) -> None:
     before = dynamo.runs()
     run = dynamo.deploy(*arguments)
     assert set(changed(run).values()) == {0}

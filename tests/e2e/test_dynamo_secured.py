@@ -1,4 +1,4 @@
-"""One host with everything that keeps strangers out: TLS for etcd, a password for NATS, HTTPS for the API."""
+"""One host with access control: TLS for etcd, a password for NATS, HTTPS for the API."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
     lab("down", environment=dynamo.environment)
 
 
-def test_what_the_release_cannot_do_is_refused(dynamo: Dynamo) -> None:
+def test_unsupported_option_is_rejected(dynamo: Dynamo) -> None:
     run = dynamo.play(dynamo_nats_tls=True)
     assert run.status != 0
     assert "speaks no TLS with NATS" in said(run)
@@ -56,20 +56,20 @@ def test_what_the_release_cannot_do_is_refused(dynamo: Dynamo) -> None:
     assert dynamo.shell(HOST, BARE, check=False) == ""
 
 
-def test_a_key_that_is_not_there_is_refused(dynamo: Dynamo) -> None:
+def test_missing_key_file_is_rejected(dynamo: Dynamo) -> None:
     run = dynamo.play(dynamo_tls_key_file="/etc/ssl/none.pem")
     assert run.status != 0
     assert "dynamo_tls_key_file: /etc/ssl/none.pem on this host is no file" in said(run)
     assert dynamo.shell(HOST, BARE, check=False) == ""
 
 
-def test_without_all_that_it_serves(dynamo: Dynamo) -> None:
+def test_deployment_without_access_control(dynamo: Dynamo) -> None:
     dynamo.variables.clear()
     dynamo.deploy()
     dynamo.variables.update(SECURED)
 
 
-def test_all_parts_change_at_once_to_how_etcd_and_nats_are_reached(dynamo: Dynamo) -> None:
+def test_access_control_is_enabled_on_all_components_at_once(dynamo: Dynamo) -> None:
     before = dynamo.runs()
     run = dynamo.deploy("--diff")
     assert "https://127.0.0.1:8000" in run.output
@@ -80,7 +80,7 @@ def test_all_parts_change_at_once_to_how_etcd_and_nats_are_reached(dynamo: Dynam
     assert "dynamo : Start the new release]" not in run.output
 
 
-def test_a_failure_tells_no_secret(dynamo: Dynamo) -> None:
+def test_failure_output_has_no_secret(dynamo: Dynamo) -> None:
     before = dynamo.release(HOST, "decode-0")
     run = dynamo.play("-vvv", "--diff", dynamo_decode_environment={"LAB_ENGINE_FAULT": "die"})
     assert run.status != 0
@@ -89,7 +89,7 @@ def test_a_failure_tells_no_secret(dynamo: Dynamo) -> None:
     assert dynamo.release(HOST, "decode-0") == before
 
 
-def test_strangers_are_not_answered(dynamo: Dynamo) -> None:
+def test_unauthenticated_clients_are_rejected(dynamo: Dynamo) -> None:
     files = f"--cert {CERTIFICATES}/certificate.pem --key {CERTIFICATES}/key.pem"
     etcd = f"curl --silent --max-time 5 --cacert {CERTIFICATES}/ca.pem %s https://127.0.0.1:2379/health"
     assert '"true"' in dynamo.shell(HOST, etcd % files)
@@ -98,10 +98,10 @@ def test_strangers_are_not_answered(dynamo: Dynamo) -> None:
     assert dynamo.shell(HOST, "curl --silent --max-time 5 http://127.0.0.1:8000/health", check=False) == ""
 
 
-def test_the_password_is_where_only_root_reads_it(dynamo: Dynamo) -> None:
+def test_password_is_readable_by_root_only(dynamo: Dynamo) -> None:
     places = "/etc /var/lib/trtllm-fleet /var/lib/docker/containers /run /tmp"
     search = f"grep --recursive --no-messages --files-with-matches sesame {places}"
-    found = dynamo.shell(HOST, search, check=False).split()  # files come and go, which grep calls an error
+    found = dynamo.shell(HOST, search, check=False).split()  # grep fails for files that disappear
     assert {path.rpartition("/")[2] for path in found} == {"nats.conf", "password.sh"}
     assert set(dynamo.shell(HOST, f"stat --format '%a %U %G' {' '.join(found)}").splitlines()) == {"640 root root"}
     assert "sesame" not in dynamo.shell(HOST, "docker inspect $(docker ps --quiet)")
@@ -109,13 +109,13 @@ def test_the_password_is_where_only_root_reads_it(dynamo: Dynamo) -> None:
 
 
 @pytest.mark.parametrize("playbook", [PLAYBOOK, "tests/e2e/dynamo_role.yml"], ids=["playbook", "role"])
-def test_a_second_run_changes_nothing(dynamo: Dynamo, playbook: str) -> None:
+def test_second_run_changes_nothing(dynamo: Dynamo, playbook: str) -> None:
     before = dynamo.runs()
     assert set(changed(dynamo.deploy(playbook=playbook)).values()) == {0}
     assert dynamo.runs() == before
 
 
-def test_renewed_certificates_are_taken_up(dynamo: Dynamo) -> None:
+def test_renewed_certificates_are_used(dynamo: Dynamo) -> None:
     before = dynamo.runs()
     certify(dynamo.folder, NAMES)
     dynamo.deploy()
@@ -125,5 +125,5 @@ def test_renewed_certificates_are_taken_up(dynamo: Dynamo) -> None:
     assert set(changed(dynamo.deploy()).values()) == {0}
 
 
-def test_a_dead_worker_is_forgotten_at_once(dynamo: Dynamo) -> None:
+def test_dead_worker_is_removed_at_once(dynamo: Dynamo) -> None:
     assert dynamo.forgets_the_dead(HOST)

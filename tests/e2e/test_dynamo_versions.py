@@ -1,4 +1,4 @@
-"""One host through the releases of Dynamo, whose parts differ in names, flags and needs: see roles/dynamo/vars."""
+"""One host through the Dynamo versions, which differ in names, flags and requirements: see roles/dynamo/vars."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_it_serves_and_is_brought_to_the_next(dynamo: Dynamo, release: str) -> None:
-    """The last task of the play asks for answers that a prefill and a decode worker made, by both APIs."""
+def test_version_is_deployed_and_updated_to_the_next(dynamo: Dynamo, release: str) -> None:
+    """The play's last task verifies responses of a prefill and a decode worker, by both APIs."""
     before = dynamo.runs()
     run = dynamo.deploy(dynamo_image=f"{IMAGE}:{release}")
     assert "verified. It was asked" in run.output
@@ -49,7 +49,7 @@ def test_it_serves_and_is_brought_to_the_next(dynamo: Dynamo, release: str) -> N
     assert dynamo.forgets_the_dead(HOST)
 
 
-def test_the_newest_has_certificates_for_nats_too(dynamo: Dynamo) -> None:
+def test_newest_version_supports_certificates_for_nats(dynamo: Dynamo) -> None:
     certify(dynamo.folder, {HOST: ["IP:127.0.0.1"]})
     dynamo.variables.update(secured("open sesame"), dynamo_nats_tls=True)
     image = f"{IMAGE}:{RELEASES[-1]}"

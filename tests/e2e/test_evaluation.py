@@ -1,4 +1,4 @@
-"""Evaluations on a lab host with OpenAI's tool itself: what is applied for the run is undone whatever happens."""
+"""Evaluations on a lab host with OpenAI's tool: the temporary release is removed in all cases."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, UNIT, Fleet, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, UNIT, Fleet, Run, lab, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import until
 
-# The tool is for Python 3.12 and newer, which is Debian 13's.
+# The tool needs Python 3.12 or newer, which Debian 13 has.
 PLAIN = {"ANSIBLE_FORCE_COLOR": "false", "ANSIBLE_NOCOLOR": "true"}
 ENVIRONMENT = {**os.environ, **PLAIN, "LAB_PREFIX": "eval-", "LAB_HOSTS": "1", "LAB_OS": "trixie", "LAB_GPU": "h200x8"}
 PLAYBOOK = "playbooks/evaluate.yml"
-# One question many times, one after the other: longer than any test takes.
+# One question many times in sequence: longer than any test.
 LONG = {
     "evaluation_names": ["aime25"],
     "evaluation_efforts": ["low"],
@@ -43,7 +43,7 @@ def host() -> Iterator[Fleet]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Tiny data sets in the form of the real ones."""
+    """Return tiny data sets in the format of the real ones."""
     folder = tmp_path / "data"
     folder.mkdir()
     heads = ["Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"]
@@ -59,7 +59,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def options(tmp_path: Path, data: Path) -> dict[str, Any]:
-    # The mocker writes as many tokens as it may.
+    # The mocker generates as many tokens as allowed.
     return {
         "evaluation_results_dir": str(tmp_path / "results"),
         "evaluation_datasets_dir": str(data),
@@ -68,13 +68,13 @@ def options(tmp_path: Path, data: Path) -> dict[str, Any]:
 
 
 def kept(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """The folder of the only run, and its result."""
+    """Return the folder of the only run, and its result."""
     (folder,) = (tmp_path / "results").iterdir()
     return folder, json.loads((folder / "result.json").read_text())
 
 
 def state(host: Fleet) -> str:
-    """All that a trial might change: releases, links, history, units of a trial, who wants what at boot."""
+    """Return all state that a temporary release may change: releases, links, history, units, and enablement."""
     return host.shell(
         f"cd /etc/trtllm-fleet; ls . releases; readlink verified /etc/systemd/system/{UNIT}; sha256sum history.json;"
         " ls /etc/systemd/system /etc/systemd/system/multi-user.target.wants | grep trtllm"
@@ -82,7 +82,7 @@ def state(host: Fleet) -> str:
 
 
 def batch_size(host: Fleet) -> str:
-    """What the release has that the unit is of; empty while it is of none."""
+    """Return the batch size of the unit's release; empty without a unit."""
     return host.shell(
         f"sed -n 's/^max_batch_size: //p' $(dirname $(readlink /etc/systemd/system/{UNIT}))/engine.yaml", False
     ).strip()
@@ -92,26 +92,17 @@ def tool_runs(host: Fleet) -> bool:
     return bool(host.shell("pgrep -f '[e]valuate.py'", check=False))
 
 
-def comes_true(true: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(2)
-    return True
-
-
 @pytest.fixture
 def untouched(host: Fleet) -> Iterator[str]:
-    """Whatever a test does, the host ends as it was, and serves."""
+    """Check that the host has the same state and a healthy endpoint after each test."""
     before = state(host)
     yield before
-    assert comes_true(lambda: host.chat() == 200)
+    assert wait_for(lambda: host.chat() == 200, PATIENCE)
     assert state(host) == before
 
 
-def test_evaluations_for_real(host: Fleet, untouched: str, options: dict[str, Any], tmp_path: Path) -> None:
-    """Each effort with the document's settings for TP8."""
+def test_evaluations_complete(host: Fleet, untouched: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """Run each effort with the document's settings for TP8."""
     seen, over = [], threading.Event()
 
     def watch() -> None:
@@ -133,17 +124,17 @@ def test_evaluations_for_real(host: Fleet, untouched: str, options: dict[str, An
     answers = {(one["name"], one["effort"]): one["answers"] for one in result["results"]}
     of_each = {"basic": 1, "gpqa": 2 * 8, "aime25": 2 * 8}
     assert answers == {(name, effort): n for name, n in of_each.items() for effort in ("low", "medium", "high")}
-    # It greets with any text.
+    # The tool's greeting is arbitrary text.
     assert {one["score"] for one in result["results"] if one["name"] == "basic"} == {1.0}
     assert all((folder / name).stat().st_size for one in result["results"] for name in one["files"])
     assert result["ran_on"]["gpus"]["product_name"] == "NVIDIA H200"
     assert "eval-1: gpqa, low: score" in run.output
 
 
-def test_a_low_score_fails_after_all_is_as_before(
+def test_low_score_fails_after_the_release_is_restored(
     host: Fleet, untouched: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Noise is below TensorRT-LLM's reference."""
+    """The score of random words is below TensorRT-LLM's reference."""
     run = host.playbook(PLAYBOOK, evaluation_names=["gsm8k"], evaluation_efforts=["low"], **options)
     assert run.status != 0
     assert "gsm8k, low: 0." in run.output
@@ -163,7 +154,7 @@ def test_a_low_score_fails_after_all_is_as_before(
         ({"serving_recipe_engine_options": {"max_batch_size": 8}}, "another engine_options than the host serves with"),
     ],
 )
-def test_what_cannot_be_done_is_refused_at_once(
+def test_impossible_evaluation_is_rejected_at_once(
     host: Fleet, untouched: str, options: dict[str, Any], wrong: dict[str, Any], words: str
 ) -> None:
     run = host.playbook(PLAYBOOK, **{**options, **wrong})
@@ -172,9 +163,7 @@ def test_what_cannot_be_done_is_refused_at_once(
     assert "changed=0" in run.output
 
 
-def test_a_dry_run_says_what_would_be_done(
-    host: Fleet, untouched: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_check_mode_reports_the_plan(host: Fleet, untouched: str, options: dict[str, Any], tmp_path: Path) -> None:
     run = host.playbook(PLAYBOOK, "--check", **options)
     assert run.status == 0, run.output
     assert "gpqa, aime25 with low and medium reasoning effort" in run.output
@@ -182,7 +171,7 @@ def test_a_dry_run_says_what_would_be_done(
 
 
 def begun(host: Fleet, options: dict[str, Any]) -> subprocess.Popen[str]:
-    """A run that goes on for long, and is in the middle of it."""
+    """Start a long run, and return it in progress."""
     command = ["ansible-playbook", PLAYBOOK, "-i", "inventory/local", "--extra-vars", json.dumps({**options, **LONG})]
     process = subprocess.Popen(
         command,
@@ -199,7 +188,7 @@ def begun(host: Fleet, options: dict[str, Any]) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_server_that_dies_ends_the_run(host: Fleet, untouched: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_server_failure_ends_the_run(host: Fleet, untouched: str, options: dict[str, Any], tmp_path: Path) -> None:
     process = begun(host, {**options, "evaluation_unhealthy_timeout": 15})
     host.shell(f"systemctl stop {UNIT}")
     began = time.monotonic()
@@ -214,8 +203,8 @@ def test_a_server_that_dies_ends_the_run(host: Fleet, untouched: str, options: d
     assert "has not been well" in result["problems"][0]
 
 
-@pytest.mark.parametrize("reboot", [False, True], ids=["nobody renews", "reboot"])
-def test_without_its_controller_the_host_goes_back_by_itself(
+@pytest.mark.parametrize("reboot", [False, True], ids=["no renewal", "reboot"])
+def test_host_restores_its_release_without_its_control_node(
     host: Fleet, untouched: str, options: dict[str, Any], reboot: bool
 ) -> None:
     process = begun(host, {**options, "trtllm_server_trial_seconds": 1800 if reboot else 60})
@@ -226,7 +215,7 @@ def test_without_its_controller_the_host_goes_back_by_itself(
     assert batch_size(host) == "1024"
     if reboot:
         host.shell("reboot", check=False)
-    assert comes_true(lambda: batch_size(host) == "64")
-    # The tool is ended when nobody has asked for it for two minutes.
-    assert comes_true(lambda: not tool_runs(host))
-    assert comes_true(lambda: host.chat() == 200 and "trial" not in state(host))
+    assert wait_for(lambda: batch_size(host) == "64", PATIENCE)
+    # The tool ends two minutes after the last poll.
+    assert wait_for(lambda: not tool_runs(host), PATIENCE)
+    assert wait_for(lambda: host.chat() == 200 and "trial" not in state(host), PATIENCE)

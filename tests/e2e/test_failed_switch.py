@@ -1,4 +1,4 @@
-"""Each fault ends in one clear error with its cause and the variable to change, and what served before still serves."""
+"""Each fault ends in one error with its cause and the variable to change, and the previous release keeps running."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REGISTRY = "registry.origin.test/nvidia/tensorrt-llm/release"
 
 
 @pytest.fixture(autouse=True)
-def serves_as_before(fleet: Fleet) -> Iterator[None]:
+def release_is_unchanged(fleet: Fleet) -> Iterator[None]:
     before = fleet.release()
     yield
     assert fleet.release() == before
@@ -23,7 +23,7 @@ def serves_as_before(fleet: Fleet) -> Iterator[None]:
 def refused(fleet: Fleet, *expected: str, **variables: Any) -> None:
     run = fleet.playbook("site.yml", **variables)
     assert run.status != 0, run.output
-    # Ansible folds long lines of its output; the words are what counts.
+    # Compare words, because Ansible folds long lines of its output.
     said = " ".join(run.output.split())
     for words in expected:
         assert words in said, run.output
@@ -34,7 +34,7 @@ def test_misspelt_engine_option(fleet: Fleet) -> None:
             serving_recipe_engine_options={"enable_atention_dp": True})  # fmt: skip
 
 
-def test_part_of_disaggregated_serving(fleet: Fleet) -> None:
+def test_recipe_of_a_dynamo_worker(fleet: Fleet) -> None:
     refused(fleet, "dynamo_guide_decode is the decode worker", "serving_recipe_name",
             serving_recipe_name="dynamo_guide_decode")  # fmt: skip
 
@@ -61,7 +61,7 @@ def test_driver_too_old(fleet: Fleet) -> None:
 
 
 def test_driver_that_the_repository_lacks(fleet: Fleet) -> None:
-    """Debian 13's has nothing before 590; said before anything changes, with the versions that are there."""
+    """Debian 13 has no driver before 590; the error comes before changes, with the available versions."""
     driver = {
         "nvidia_driver_version": "580.159.04",
         "nvidia_driver_replace": True,

@@ -1,4 +1,4 @@
-"""What a gateway does with bad requests, slow clients and bad moments, while others are answered as ever."""
+"""A gateway with malformed requests, slow clients and failures, while other clients get responses as usual."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ PEERS_PORT = 8406
 UNIT = "trtllm-gateway"
 MIB = 2**20
 MAX_BODY = 16 * MIB
-# Requests per second of the others.
+# Requests per second of the other clients.
 RATE = 4
-# Seconds that others' answers of a few tokens may take while somebody misbehaves.
+# Limit in seconds for short responses to other clients during a test.
 QUICK = 3.0
 # Open at a time, over both gateways.
 STREAMS = 2000
 STREAM_TOKENS = 200
-# How many make their connections at a time, so that none is too slow for the gateway.
+# Connections made at a time, so that the gateway does not time one out.
 HANDSHAKES = 50
 NOBODY = "<NOSRV>"
 REFUSED = {0, 400, 401, 404, 405, 411, 501, 505}
@@ -58,7 +58,7 @@ BODY = question()
 
 @dataclass(frozen=True)
 class Answer:
-    """What came; the status is 0 where the connection was closed, or nothing came for long."""
+    """Response; the status is 0 if the connection closed, or no byte came for long."""
 
     status: int
     headers: Mapping[str, str]
@@ -68,7 +68,7 @@ class Answer:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error in it, in OpenAI's form."""
+        """Return the error in OpenAI's format."""
         assert self.headers["content-type"] == "application/json"
         error: dict[str, Any] = json.loads(self.body)["error"]
         assert set(error) == {"message", "type", "param", "code"}
@@ -80,13 +80,13 @@ class Answer:
 
 
 def halves(text: Any, mark: Any) -> tuple[Any, Any]:
-    """What is before a mark and after it, of bytes or of a string."""
+    """Return the parts before and after a separator, of bytes or of a string."""
     parts = text.partition(mark)
     return parts[0], parts[2]
 
 
 def joined(chunks: bytes) -> bytes:
-    """A body that came in chunks; what does not come to its end is no body."""
+    """Return the body of a chunked response, which must be complete."""
     body = b""
     while True:
         size, rest = halves(chunks, b"\r\n")
@@ -107,8 +107,8 @@ def parse(data: bytes, seconds: float, is_open: bool) -> Answer:
     return Answer(int(found[1]) if found else 0, headers, body, seconds, is_open)
 
 
-def anybody(**options: Any) -> ssl.SSLContext:
-    """A client that takes any certificate."""
+def insecure_context(**options: Any) -> ssl.SSLContext:
+    """Return a client context that accepts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -118,19 +118,19 @@ def anybody(**options: Any) -> ssl.SSLContext:
 
 
 def whole(data: bytes) -> bool:
-    """Whether the answer that Content-Length announces is there."""
+    """Return True if the response has the length of its Content-Length."""
     head, end, body = data.partition(b"\r\n\r\n")
     length = re.search(rb"^content-length: *(\d+)", head, re.IGNORECASE | re.MULTILINE)
     return bool(end and length) and len(body) >= int(length[1])  # type: ignore[index]
 
 
 def exchange(address: str, data: bytes, timeout: float = 5.0) -> Answer:
-    """Send bytes by TLS and take what comes until it is whole, the gateway closes, or nothing comes for so long."""
+    """Send bytes over TLS and read until the response is complete, the gateway closes, or a timeout without a byte."""
     began = time.monotonic()
     received, is_open = b"", False
     with (
         socket.create_connection((address, PORT), timeout=10) as connection,
-        anybody().wrap_socket(connection, suppress_ragged_eofs=True) as tls,
+        insecure_context().wrap_socket(connection, suppress_ragged_eofs=True) as tls,
     ):
         try:
             tls.sendall(data)
@@ -151,7 +151,7 @@ def request(
     headers: Mapping[str, str] | None = None,
     version: str = "HTTP/1.1",
 ) -> bytes:
-    """A request as bytes. No library that makes better ones of bad ones is between."""
+    """Return a request as bytes; a library would correct malformed ones."""
     lines = [f"{method} {target} {version}", "Host: gateway", "Connection: close"]
     given = AUTHORIZED if headers is None else headers
     lines += [f"{name}: {value}" for name, value in given.items()]
@@ -172,7 +172,7 @@ def fleet() -> Iterator[Fleet]:
 
 @pytest.fixture(scope="module")
 def clients(fleet: Fleet) -> Iterator[Load]:
-    """All others, who behave."""
+    """Run the other clients."""
     with fleet.load(RATE, long_every=40, long_tokens=2000) as load:
         load.wait(2)
         yield load
@@ -181,7 +181,7 @@ def clients(fleet: Fleet) -> Iterator[Load]:
 
 @pytest.fixture(autouse=True)
 def others(clients: Load) -> Iterator[Load]:
-    """They notice nothing of a test."""
+    """Check that the other clients have no error during a test."""
     began = time.monotonic()
     yield clients
     clients.wait(0.5)
@@ -190,7 +190,7 @@ def others(clients: Load) -> Iterator[Load]:
 
 @pytest.fixture(params=[0, 1], ids=["gateway 1", "gateway 2"])
 def gateway(fleet: Fleet, request: pytest.FixtureRequest) -> str:
-    """Their hosts have different releases of HAProxy."""
+    """Return each gateway; their hosts have different HAProxy versions."""
     return fleet.gateway_names[request.param]
 
 
@@ -200,7 +200,7 @@ def address(fleet: Fleet, gateway: str) -> str:
 
 
 def now(fleet: Fleet, host: str) -> str:
-    """The moment as journalctl takes it."""
+    """Return the time in the format of journalctl."""
     return "@" + fleet.shell(host, "date +%s")
 
 
@@ -210,13 +210,13 @@ def journal(fleet: Fleet, gateway: str, since: str) -> list[str]:
 
 
 def access(lines: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The requests in a journal by their id; a line of the log that is no JSON fails."""
+    """Return the requests in a journal by their id; each log line must be JSON."""
     requests = [json.loads(line) for line in lines if line.startswith("{")]
     return {one["id"]: one for one in requests}
 
 
 def seen(fleet: Fleet, words: str) -> int:
-    """How many requests with these words in them the instances got."""
+    """Return how many requests with these words the instances received."""
     script = f"journalctl --sync; journalctl -u 'trtllm-serve-*' -o cat --no-pager --since=-10min | grep -cF {words}"
     return sum(int(fleet.shell(host, script, check=False)) for host in fleet.gpu_names)
 
@@ -243,7 +243,7 @@ def seen(fleet: Fleet, words: str) -> int:
     ],
     ids=lambda headers: str(headers)[:40],
 )
-def test_without_a_key_nothing_is_answered(address: str, headers: dict[str, str]) -> None:
+def test_requests_without_a_key_are_rejected(address: str, headers: dict[str, str]) -> None:
     for method, target, body in (("POST", CHAT, BODY), ("GET", "/v1/models", None), ("GET", "/update_weights", None)):
         answer = ask(address, method, target, body, headers=headers)
         assert answer.status == 401
@@ -252,11 +252,11 @@ def test_without_a_key_nothing_is_answered(address: str, headers: dict[str, str]
         assert answer.seconds < QUICK
 
 
-def test_key_in_the_query_is_none(address: str) -> None:
+def test_key_in_the_query_is_rejected(address: str) -> None:
     assert ask(address, "GET", f"/v1/models?api_key={KEY}&key={KEY}", headers={}).status == 401
 
 
-def test_with_a_key_it_answers(address: str) -> None:
+def test_request_with_a_key_succeeds(address: str) -> None:
     answer = ask(address, "POST", CHAT, BODY)
     assert answer.status == 200
     assert json.loads(answer.body)["usage"]["completion_tokens"] == 4
@@ -265,7 +265,7 @@ def test_with_a_key_it_answers(address: str) -> None:
 
 # --- routes -----------------------------------------------------------------------------------------------------------
 
-# Of TensorRT-LLM's server, without authentication.
+# Routes of TensorRT-LLM's server, without authentication.
 CLOSED = (
     "release_memory",
     "resume_memory",
@@ -328,7 +328,7 @@ DISGUISED = (
 
 
 def refused(fleet: Fleet, gateway: str, requests: Mapping[str, bytes], statuses: set[int]) -> None:
-    """Have requests refused with one of these statuses and without asking an instance."""
+    """Check that requests get one of these statuses without reaching an instance."""
     address, began = fleet.address(gateway), now(fleet, gateway)
     answers = {name: exchange(address, data) for name, data in requests.items()}
     log = access(journal(fleet, gateway, began))
@@ -336,7 +336,7 @@ def refused(fleet: Fleet, gateway: str, requests: Mapping[str, bytes], statuses:
     assert {name: answer.status for name, answer in answers.items() if answer.status not in statuses} == {}
     asked = {name: log[ids[name]]["instance"] for name in answers if ids[name]}
     assert {name: instance for name, instance in asked.items() if instance != NOBODY} == {}
-    # Two answers would be two requests.
+    # Two responses would mean two requests.
     assert [name for name, answer in answers.items() if b"HTTP/1." in answer.body] == []
 
 
@@ -349,7 +349,7 @@ def test_only_routes_of_openai_pass(fleet: Fleet, gateway: str, method: str) -> 
     }
     refused(fleet, gateway, requests, {400, 404, 405})
     assert seen(fleet, mark) == 0
-    # They would be seen.
+    # They would be visible.
     assert ask(fleet.address(gateway), "GET", f"/v1/models?{mark}").status == 200
     assert seen(fleet, mark) == 1
 
@@ -371,7 +371,7 @@ def test_only_routes_of_openai_pass_by_http2(fleet: Fleet, gateway: str) -> None
 
 
 def test_model_is_listed_by_its_name(address: str) -> None:
-    """Whether the instance knows the route or not, it is the one that says so."""
+    """The instance answers, whether it knows the route or not."""
     assert "server" in ask(address, "GET", f"/v1/models/{MODEL}").headers
 
 
@@ -380,7 +380,7 @@ def test_model_is_listed_by_its_name(address: str) -> None:
     [(method, CHAT) for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "post", "FROBNICATE")]
     + [(method, "/v1/models") for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "get")],
 )
-def test_other_methods_are_refused(fleet: Fleet, gateway: str, method: str, target: str) -> None:
+def test_other_methods_are_rejected(fleet: Fleet, gateway: str, method: str, target: str) -> None:
     address, began = fleet.address(gateway), now(fleet, gateway)
     answer = ask(address, method, target, BODY if method == "POST" else None)
     assert answer.status == 405
@@ -396,8 +396,8 @@ def test_other_methods_are_refused(fleet: Fleet, gateway: str, method: str, targ
 @pytest.mark.parametrize(
     "length", [MAX_BODY + 1, 2**31 - 1, 2**31, 2**32, 2**32 + len(BODY), 2**33 + 5, 2**63 - 1, 2**64 - 1]
 )
-def test_request_that_is_too_large_is_refused_at_once(fleet: Fleet, gateway: str, length: int) -> None:
-    """By what it says, before it is sent. What does not fit into 32 bits is no smaller for it."""
+def test_too_large_request_is_rejected_at_once(fleet: Fleet, gateway: str, length: int) -> None:
+    """Reject by Content-Length, before the body is sent; a length above 32 bits too."""
     began = now(fleet, gateway)
     headers = {**AUTHORIZED, "Content-Type": "application/json", "Content-Length": str(length)}
     answer = ask(fleet.address(gateway), "POST", CHAT, headers=headers)
@@ -407,18 +407,18 @@ def test_request_that_is_too_large_is_refused_at_once(fleet: Fleet, gateway: str
     assert access(journal(fleet, gateway, began))[answer.request_id]["instance"] == NOBODY
 
 
-def test_largest_request_is_answered(address: str) -> None:
+def test_largest_request_succeeds(address: str) -> None:
     answer = ask(address, "POST", CHAT, BODY + b" " * (MAX_BODY - len(BODY)))
     assert answer.status == 200
 
 
 @pytest.mark.parametrize("length", ["-1", "+5", "0x5", "5.0", "1e3", "", "five", "1" * 30, "5, 6", "5;"])
-def test_length_that_is_none_is_refused(fleet: Fleet, gateway: str, length: str) -> None:
+def test_malformed_length_is_rejected(fleet: Fleet, gateway: str, length: str) -> None:
     data = request("POST", CHAT, headers={**AUTHORIZED, "Content-Length": length}) + BODY
     refused(fleet, gateway, {length: data}, {400, 413})
 
 
-def test_request_without_a_length_is_refused(address: str) -> None:
+def test_request_without_a_length_is_rejected(address: str) -> None:
     chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
     for data in (
         request("POST", CHAT),
@@ -440,16 +440,16 @@ def test_request_without_a_length_is_refused(address: str) -> None:
     ],
     ids=["value", "name", "many", "target", "method"],
 )
-def test_headers_that_are_too_large_are_refused(fleet: Fleet, gateway: str, data: bytes) -> None:
-    # Some of it is not read, and so the answer may be lost.
+def test_too_large_headers_are_rejected(fleet: Fleet, gateway: str, data: bytes) -> None:
+    # The gateway does not read all of it, so the response may be lost.
     refused(fleet, gateway, {"": data}, {0, 400, 414, 431})
 
 
-# --- what is no HTTP --------------------------------------------------------------------------------------------------
+# --- malformed HTTP ---------------------------------------------------------------------------------------------------
 
 
 def malformed(mark: str) -> dict[str, bytes]:
-    """Requests that are none, and such as two servers understand in two ways; all of a second request carry a mark."""
+    """Return malformed and ambiguous requests; the second request in each contains a mark."""
     plain = request("POST", f"{CHAT}?{mark}", BODY)
     start, rest = halves(plain, b"\r\n")
     second = request("GET", f"/v1/models?{mark}")
@@ -507,7 +507,7 @@ def malformed(mark: str) -> dict[str, bytes]:
     }
 
 
-def test_what_is_no_request_is_not_forwarded(fleet: Fleet, gateway: str) -> None:
+def test_malformed_request_is_not_forwarded(fleet: Fleet, gateway: str) -> None:
     mark = f"mark{secrets.token_hex(8)}"
     refused(fleet, gateway, malformed(mark), REFUSED)
     assert seen(fleet, mark) == 0
@@ -525,8 +525,8 @@ def test_what_is_no_request_is_not_forwarded(fleet: Fleet, gateway: str) -> None
     ],
     ids=["LF alone", "LF in a header", "folded", "LF and a length", "a length folded", "LF and chunks"],
 )
-def test_old_ends_of_lines_make_no_second_request(fleet: Fleet, gateway: str, data: bytes) -> None:
-    """RFC 9112 lets a server take LF for CRLF, and a folded line for one; it then passes on CRLF and one line."""
+def test_old_line_endings_do_not_add_a_request(fleet: Fleet, gateway: str, data: bytes) -> None:
+    """RFC 9112 lets a server accept LF for CRLF and a folded line for one; it then forwards CRLF and one line."""
     before = sum(one["requests"] for one in statistics(fleet, gateway).values())
     answer = exchange(fleet.address(gateway), data)
     assert answer.status in {200, 400, 411}
@@ -536,7 +536,7 @@ def test_old_ends_of_lines_make_no_second_request(fleet: Fleet, gateway: str, da
         assert sum(one["requests"] for one in statistics(fleet, gateway).values()) > before
 
 
-def test_upgrade_is_not_taken(address: str) -> None:
+def test_upgrade_is_rejected(address: str) -> None:
     for upgrade in (
         {"Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="},
         {"Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAAP__"},
@@ -553,7 +553,7 @@ def authorized() -> bytes:
 
 
 def statistics(fleet: Fleet, gateway: str) -> dict[str, dict[str, int]]:
-    """Of the instances, what HAProxy's exporter says."""
+    """Return the figures of each instance from HAProxy's exporter."""
     metrics = fleet.shell(gateway, f"curl -sf http://127.0.0.1:{METRICS_PORT}/metrics")
     names = {"haproxy_server_sessions_total": "requests", "haproxy_server_current_sessions": "in_flight"}
     found: dict[str, dict[str, int]] = {}
@@ -568,8 +568,8 @@ def statistics(fleet: Fleet, gateway: str) -> dict[str, dict[str, int]]:
 
 
 async def trickle(address: str, first: bytes, part: bytes, pause: float, limit: float) -> tuple[float, int]:
-    """Send a beginning and then a little now and then: the seconds until the gateway ends it, and with which status."""
-    reader, writer = await asyncio.open_connection(address, PORT, ssl=anybody())
+    """Send a start and then parts at intervals; return the seconds until the gateway ends it, and the status."""
+    reader, writer = await asyncio.open_connection(address, PORT, ssl=insecure_context())
     began = time.monotonic()
     writer.write(first)
     received = b""
@@ -589,7 +589,7 @@ async def trickle(address: str, first: bytes, part: bytes, pause: float, limit: 
 
 
 def answered_quickly(address: str, seconds: float) -> float:
-    """Ask for so long, again and again; the slowest answer."""
+    """Send requests for some seconds; return the slowest response."""
     began, slowest = time.monotonic(), 0.0
     while time.monotonic() - began < seconds:
         answer = ask(address, "POST", CHAT, BODY)
@@ -600,14 +600,14 @@ def answered_quickly(address: str, seconds: float) -> float:
 
 
 def slow_clients(address: str, number: int, first: bytes, part: bytes, limit: float) -> list[tuple[float, int]]:
-    """What becomes of clients that are slow, while one that is not is answered quickly."""
+    """Return the results of slow clients, and check that another client gets quick responses."""
 
-    async def everybody() -> list[tuple[float, int]]:
+    async def all_clients() -> list[tuple[float, int]]:
         return await asyncio.gather(*(trickle(address, first, part, 2, limit) for _turn in range(number)))
 
     with ThreadPoolExecutor(1) as threads:
         good = threads.submit(answered_quickly, address, 8)
-        ends = asyncio.run(everybody())
+        ends = asyncio.run(all_clients())
         assert good.result() < QUICK
     return ends
 
@@ -620,7 +620,7 @@ def test_slow_headers_are_ended(address: str) -> None:
 
 
 def slow_body(length: int) -> bytes:
-    """The beginning of a request with a body of this length."""
+    """Return the start of a request with a body of this length."""
     headers = {**AUTHORIZED, "Content-Type": "application/json", "Content-Length": str(length)}
     return request("POST", CHAT, headers=headers) + BODY
 
@@ -635,8 +635,8 @@ def test_slow_body_is_ended(fleet: Fleet, gateway: str) -> None:
     assert {one["instance"] for one in entries} == {NOBODY}
 
 
-def test_slow_body_keeps_nobody_from_an_answer(fleet: Fleet, gateway: str) -> None:
-    """One that is larger than HAProxy's buffer does reach an instance, which it leaves with its client."""
+def test_slow_body_does_not_delay_other_clients(fleet: Fleet, gateway: str) -> None:
+    """A body larger than HAProxy's buffer reaches an instance, and leaves it with its client."""
     first = slow_body(len(BODY) + MIB) + b" " * 100_000
     assert slow_clients(fleet.address(gateway), 20, first, b" ", 10)
     for _turn in range(20):
@@ -648,11 +648,11 @@ def test_slow_body_keeps_nobody_from_an_answer(fleet: Fleet, gateway: str) -> No
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_no_instance_works_for_who_has_gone(fleet: Fleet, gateway: str, stream: bool) -> None:
+def test_disconnect_ends_the_work_of_the_instance(fleet: Fleet, gateway: str, stream: bool) -> None:
     began = now(fleet, gateway)
     with (
         socket.create_connection((fleet.address(gateway), PORT), timeout=10) as connection,
-        anybody().wrap_socket(connection) as tls,
+        insecure_context().wrap_socket(connection) as tls,
     ):
         tls.sendall(request("POST", CHAT, question(tokens=30000, stream=stream)))
         time.sleep(2)
@@ -666,15 +666,15 @@ def test_no_instance_works_for_who_has_gone(fleet: Fleet, gateway: str, stream: 
 
 
 def set_power(fleet: Fleet, host: str, on: bool) -> None:
-    """Without it nothing leaves a host any more, nor reaches it, and nobody is told."""
+    """Drop all packets from and to a host without closing connections, as a power loss does."""
     for interface in ("INPUT --in-interface", "OUTPUT --out-interface"):
         fleet.shell(host, f"iptables {'--delete' if on else '--insert'} {interface} eth0 --jump DROP")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_host_that_has_lost_power_is_noticed(fleet: Fleet, gateway: str, stream: bool) -> None:
+def test_power_loss_of_a_host_is_detected(fleet: Fleet, gateway: str, stream: bool) -> None:
     lost, address, began = fleet.gpu_names[0], fleet.address(gateway), now(fleet, gateway)
-    # Answers of a quarter of a minute, or of more on a busy machine, in HTTP/1.0, so that a body ends where it ends.
+    # Responses of 15 s, or more on a busy machine, in HTTP/1.0, so that the connection's end ends a body.
     asked = request("POST", CHAT, question(tokens=20000, stream=stream), version="HTTP/1.0")
     with ThreadPoolExecutor(max_workers=2 * fleet.gpus) as threads:
         futures = [threads.submit(exchange, address, asked, timeout=180) for _turn in range(2 * fleet.gpus)]
@@ -692,19 +692,19 @@ def test_host_that_has_lost_power_is_noticed(fleet: Fleet, gateway: str, stream:
         whole_answer = answer.body.rstrip().endswith(b"data: [DONE]") if stream else answer.status == 200
         assert whole_answer == (name not in cut)
         assert answer.status == (502 if name in cut and not stream else 200)
-    # Ten seconds without a word and three questions without an answer, after the five until the power went.
+    # Ten seconds of silence and three unanswered probes, after the five until the power loss.
     assert max(ours[name].seconds for name in cut) < 5 + 25 + 5
     for _turn in range(60):
-        if fleet.rotation() == fleet.all_instances:
+        if fleet.in_service() == fleet.all_instances:
             break
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 
 def handshake(address: str, context: ssl.SSLContext, name: str | None = None) -> tuple[str, str, str | None]:
-    """The version, the cipher and the compression that a gateway takes; ssl.SSLError where it takes none."""
+    """Return the version, cipher and compression of a connection; ssl.SSLError if the gateway rejects it."""
     with (
         socket.create_connection((address, PORT), timeout=10) as connection,
         context.wrap_socket(connection, server_hostname=name) as tls,
@@ -713,7 +713,7 @@ def handshake(address: str, context: ssl.SSLContext, name: str | None = None) ->
 
 
 def only(version: ssl.TLSVersion, ciphers: str = "ALL:COMPLEMENTOFALL:@SECLEVEL=0") -> ssl.SSLContext:
-    context = anybody()
+    context = insecure_context()
     context.set_ciphers(ciphers)
     context.minimum_version = version
     context.maximum_version = version
@@ -721,7 +721,7 @@ def only(version: ssl.TLSVersion, ciphers: str = "ALL:COMPLEMENTOFALL:@SECLEVEL=
 
 
 def chosen(address: str, without: str) -> tuple[str, str, str | None] | None:
-    """What a gateway takes of all that TLS 1.2 has, without some."""
+    """Return the gateway's choice among all of TLS 1.2 except some ciphers."""
     try:
         return handshake(address, only(ssl.TLSVersion.TLSv1_2, f"{without}ALL:COMPLEMENTOFALL:@SECLEVEL=0"))
     except ssl.SSLError:
@@ -730,14 +730,14 @@ def chosen(address: str, without: str) -> tuple[str, str, str | None] | None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
-def test_old_tls_is_refused(address: str, version: ssl.TLSVersion) -> None:
+def test_old_tls_is_rejected(address: str, version: ssl.TLSVersion) -> None:
     with pytest.raises(ssl.SSLError, match="ALERT_PROTOCOL_VERSION"):
         handshake(address, only(version))
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_all_ciphers_are_good(address: str, version: ssl.TLSVersion) -> None:
-    """Offered all that OpenSSL has, and then all but those that were taken, until none is."""
+def test_accepted_ciphers_are_secure(address: str, version: ssl.TLSVersion) -> None:
+    """Offer all ciphers of OpenSSL, and then all except the chosen ones, until the gateway rejects."""
     if version == ssl.TLSVersion.TLSv1_3:
         assert handshake(address, only(version))[:2] in {
             ("TLSv1.3", "TLS_AES_128_GCM_SHA256"),
@@ -759,12 +759,12 @@ def test_all_ciphers_are_good(address: str, version: ssl.TLSVersion) -> None:
 @pytest.mark.parametrize(
     "cipher", ["AES128-SHA", "ECDHE-ECDSA-AES128-SHA", "AES128-GCM-SHA256", "NULL-SHA256", "aNULL"]
 )
-def test_bad_cipher_is_refused(address: str, cipher: str) -> None:
+def test_insecure_cipher_is_rejected(address: str, cipher: str) -> None:
     with pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"):
         handshake(address, only(ssl.TLSVersion.TLSv1_2, f"{cipher}:@SECLEVEL=0"))
 
 
-def test_nothing_is_negotiated_anew(address: str) -> None:
+def test_renegotiation_is_rejected(address: str) -> None:
     client = subprocess.Popen(
         ["openssl", "s_client", "-connect", f"{address}:{PORT}", "-tls1_2", "-legacy_renegotiation"],
         stdin=subprocess.PIPE,
@@ -783,7 +783,7 @@ def test_nothing_is_negotiated_anew(address: str) -> None:
     assert "Compression: NONE" in output
 
 
-def test_certificate_is_made_out_to_the_name(fleet: Fleet, gateway: str) -> None:
+def test_certificate_has_the_gateways_name(fleet: Fleet, gateway: str) -> None:
     address = fleet.address(gateway)
     trust = ssl.create_default_context(cadata=fleet.shell(gateway, f"cat /etc/trtllm-fleet/gateway/{address}.crt"))
     assert handshake(address, trust, address)[0] == "TLSv1.3"
@@ -798,7 +798,7 @@ def test_certificate_is_made_out_to_the_name(fleet: Fleet, gateway: str) -> None
 @pytest.mark.parametrize(
     "data", [request("POST", CHAT, BODY), request("GET", "/health"), b"\x00" * 64, b"SSH-2.0-x\r\n"]
 )
-def test_without_tls_nothing_is_answered(address: str, data: bytes) -> None:
+def test_plain_http_gets_no_response(address: str, data: bytes) -> None:
     received = b""
     with socket.create_connection((address, PORT), timeout=10) as connection:
         try:
@@ -815,7 +815,7 @@ def test_without_tls_nothing_is_answered(address: str, data: bytes) -> None:
 # --- health and metrics -----------------------------------------------------------------------------------------------
 
 
-def test_health_says_only_that(fleet: Fleet, gateway: str) -> None:
+def test_health_has_only_the_status(fleet: Fleet, gateway: str) -> None:
     answer = ask(fleet.address(gateway), "GET", "/health", headers={})
     assert answer.status == 200
     told = f"{answer.headers} {answer.body!r}".lower()
@@ -825,7 +825,7 @@ def test_health_says_only_that(fleet: Fleet, gateway: str) -> None:
         assert ask(fleet.address(gateway), "GET", target, headers={}).status == 401
 
 
-def test_metrics_are_for_the_gateway_alone(fleet: Fleet, gateway: str) -> None:
+def test_metrics_are_on_loopback_only(fleet: Fleet, gateway: str) -> None:
     began = now(fleet, gateway)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((fleet.address(gateway), METRICS_PORT), timeout=10).close()
@@ -836,7 +836,7 @@ def test_metrics_are_for_the_gateway_alone(fleet: Fleet, gateway: str) -> None:
     assert KEY not in metrics
     status = fleet.shell(gateway, f"curl -s -o /dev/null -w '%{{http_code}}' http://127.0.0.1:{METRICS_PORT}/")
     assert status == "404"
-    # Somebody asks for them all the time.
+    # The health check requests them continuously.
     assert [line for line in journal(fleet, gateway, began) if str(METRICS_PORT) in line] == []
 
 
@@ -849,7 +849,7 @@ def test_only_the_gateways_ports_are_open(fleet: Fleet, gateway: str) -> None:
 # --- the log ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_answer_has_an_id_that_is_logged(fleet: Fleet, gateway: str) -> None:
+def test_each_response_has_a_logged_id(fleet: Fleet, gateway: str) -> None:
     address, began = fleet.address(gateway), now(fleet, gateway)
     large = {**AUTHORIZED, "Content-Length": str(MAX_BODY + 1)}
     answers = {
@@ -872,7 +872,7 @@ def test_every_answer_has_an_id_that_is_logged(fleet: Fleet, gateway: str) -> No
         assert (entry["instance"] == NOBODY) == (status != 200)
 
 
-def test_id_of_a_client_is_replaced(fleet: Fleet, gateway: str) -> None:
+def test_clients_request_id_is_replaced(fleet: Fleet, gateway: str) -> None:
     began = now(fleet, gateway)
     mine = f"mine-{secrets.token_hex(8)}"
     answer = ask(fleet.address(gateway), "GET", "/v1/models", headers={**AUTHORIZED, "X-Request-Id": mine})
@@ -880,7 +880,7 @@ def test_id_of_a_client_is_replaced(fleet: Fleet, gateway: str) -> None:
     assert mine not in "\n".join(journal(fleet, gateway, began))
 
 
-def test_log_tells_no_secret(fleet: Fleet, gateway: str) -> None:
+def test_log_has_no_secret(fleet: Fleet, gateway: str) -> None:
     address, began = fleet.address(gateway), now(fleet, gateway)
     canary = f"canary{secrets.token_hex(8)}"
     wrong = {"Authorization": f"Bearer {canary}"}
@@ -893,18 +893,18 @@ def test_log_tells_no_secret(fleet: Fleet, gateway: str) -> None:
     exchange(address, request("POST", CHAT, question(prompt=canary)).replace(b"POST", b'"', 1))
     exchange(address, f"{canary}\r\n\r\n{canary}".encode())
     log = "\n".join(journal(fleet, gateway, began))
-    # A line each; what is no request has no id.
+    # One line each; a malformed request has no id.
     assert sum(line.startswith("{") for line in log.splitlines()) >= 9
     assert access(log.splitlines())
     assert canary not in log
     assert KEY not in log
     assert hashlib.sha256(KEY.encode()).hexdigest().upper() not in log.upper()
-    # Nor is it anywhere else on the gateway.
+    # Nor anywhere else on the gateway.
     assert canary not in fleet.shell(gateway, f"journalctl -o cat --no-pager --since={began}")
 
 
-def test_nobody_writes_into_the_log(fleet: Fleet, gateway: str) -> None:
-    """A line is one JSON object, whatever a path has in it."""
+def test_log_lines_cannot_be_injected(fleet: Fleet, gateway: str) -> None:
+    """Each line is one JSON object, with any path."""
     address, began = fleet.address(gateway), now(fleet, gateway)
     mark = f"mark{secrets.token_hex(4)}"
     paths = [f'/{mark}","status":200,"x":"', f"/{mark}\\", f"/{mark}%0a{{}}", f"/{mark}'{{}}", f"/{mark}<script>"]
@@ -926,19 +926,19 @@ def test_keys_are_kept_as_hashes(fleet: Fleet, gateway: str) -> None:
     assert fleet.shell(gateway, f"grep -rlF {KEY} /etc /run /var/lib /var/log /root", check=False) == ""
 
 
-# --- bad moments ------------------------------------------------------------------------------------------------------
+# --- failures and reloads ---------------------------------------------------------------------------------------------
 
 
-async def stream(address: str, ready: asyncio.Semaphore, everybody: asyncio.Barrier, tokens: int) -> str:
-    """Have one long answer, asked for at the same moment as all others; what is wrong with it, or nothing."""
+async def stream(address: str, ready: asyncio.Semaphore, barrier: asyncio.Barrier, tokens: int) -> str:
+    """Stream one long response, started at the same moment as all others; return its error or an empty string."""
     body = question(tokens=tokens, stream=True, stream_options={"include_usage": True}, ignore_eos=True)
     data = request("POST", CHAT, body)
     async with ready:
-        reader, writer = await asyncio.open_connection(address, PORT, ssl=anybody())
-        # All but its end, which makes it a request.
+        reader, writer = await asyncio.open_connection(address, PORT, ssl=insecure_context())
+        # All but the last bytes of the request.
         writer.write(data[:-1])
         await writer.drain()
-    await everybody.wait()
+    await barrier.wait()
     writer.write(data[-1:])
     received, tail = b"", b""
     try:
@@ -958,24 +958,24 @@ async def stream(address: str, ready: asyncio.Semaphore, everybody: asyncio.Barr
 
 
 async def streams(addresses: Sequence[str], number: int, tokens: int) -> list[str]:
-    ready, everybody = asyncio.Semaphore(HANDSHAKES), asyncio.Barrier(number)
+    ready, barrier = asyncio.Semaphore(HANDSHAKES), asyncio.Barrier(number)
     return await asyncio.gather(
-        *(stream(addresses[one % len(addresses)], ready, everybody, tokens) for one in range(number))
+        *(stream(addresses[one % len(addresses)], ready, barrier, tokens) for one in range(number))
     )
 
 
-def test_all_streams_that_are_open_at_once_are_finished(fleet: Fleet) -> None:
-    """More than the instances take at a time: the rest waits in the gateways."""
+def test_all_concurrent_streams_complete(fleet: Fleet) -> None:
+    """More than the instances accept at a time: the rest waits in the gateways."""
     ends = asyncio.run(streams([fleet.address(name) for name in fleet.gateway_names], STREAMS, STREAM_TOKENS))
     assert {end: ends.count(end) for end in set(ends)} == {"": STREAMS}
 
 
 def kept_open(address: str, until: threading.Event) -> list[str]:
-    """Ask on one connection, as long as the gateway says nothing of closing it; what broke.
+    """Send requests on one connection while the gateway keeps it open; return the failures.
 
-    Unlike the OpenAI client this one does not look whether the connection is still there before it asks.
+    Unlike the OpenAI client this one does not check the connection before a request.
     """
-    connection = http.client.HTTPSConnection(address, PORT, context=anybody(), timeout=10)
+    connection = http.client.HTTPSConnection(address, PORT, context=insecure_context(), timeout=10)
     broken = []
     while not until.wait(0.1):
         try:
@@ -992,7 +992,7 @@ def kept_open(address: str, until: threading.Event) -> list[str]:
 
 
 def workers(fleet: Fleet, gateway: str) -> int:
-    """Processes of HAProxy that serve."""
+    """Return the active processes of HAProxy."""
     return int(fleet.shell(gateway, f"pgrep -c -P $(systemctl show -P MainPID {UNIT}) haproxy", check=False))
 
 
@@ -1014,15 +1014,15 @@ def test_reload_loses_nothing(fleet: Fleet, gateway: str) -> None:
     assert load.errors() == {}
     assert [one.result() for one in kept] == [[]] * 4
     assert fleet.shell(gateway, f"systemctl show -P MainPID {UNIT}") == before
-    # The old ones have gone when what they had is done, connections that are kept open included.
+    # The old processes end when their requests and kept connections have ended.
     end = time.monotonic() + 90
     while workers(fleet, gateway) > 1 and time.monotonic() < end:
         time.sleep(1)
     assert workers(fleet, gateway) == 1
 
 
-def test_limits_of_a_key_are_kept(fleet: Fleet) -> None:
-    """Nobody else's requests count."""
+def test_limits_of_a_key_are_enforced(fleet: Fleet) -> None:
+    """The requests of other keys do not count."""
     keys = {name: f"{name}-{secrets.token_hex(16)}" for name in ("lab", "often", "many")} | {"lab": KEY}
     limits = {"often": {"requests_per_minute": 5}, "many": {"max_requests": 2}}
     given = [
@@ -1054,7 +1054,7 @@ def test_limits_of_a_key_are_kept(fleet: Fleet) -> None:
             assert "max_requests" in answer.error["message"]
             assert asked("lab").status == 200
             assert [one.result().status for one in long] == [200, 200]
-        # What has ended does not count.
+        # Ended requests do not count.
         assert [asked("many").status for _turn in range(10)] == [200] * 10
         assert [asked("lab").status for _turn in range(20)] == [200] * 20
     finally:
@@ -1067,13 +1067,13 @@ def test_limits_of_a_key_are_kept(fleet: Fleet) -> None:
 # --- affinity ---------------------------------------------------------------------------------------------------------
 
 LONG = "What a conversation begins with. " * 40
-# Requests in a row. Others are there, too, and an instance that is ahead of its share gives a new one to the next.
+# Requests in a row. With other clients present, an instance above its share passes new prompts to the next.
 TURNS, MOST = 20, 14
 
 
 @pytest.fixture(scope="module")
 def affinity(fleet: Fleet) -> Iterator[None]:
-    """Until the end of this module."""
+    """Set the affinity until the end of this module."""
     run = fleet.play("gateway", gateway_affinity="prefix")
     assert run.status == 0, run.output
     yield
@@ -1082,7 +1082,7 @@ def affinity(fleet: Fleet) -> Iterator[None]:
 
 
 def instances(fleet: Fleet, gateway: str, bodies: Sequence[bytes], **headers: str) -> Counter[str]:
-    """Who answered how many of these, which are asked one after another."""
+    """Return the number of responses by instance, for requests in sequence."""
     began = now(fleet, gateway)
     address = fleet.address(gateway)
     answers = [ask(address, "POST", CHAT, body, headers=AUTHORIZED | headers) for body in bodies]
@@ -1092,7 +1092,7 @@ def instances(fleet: Fleet, gateway: str, bodies: Sequence[bytes], **headers: st
 
 
 @pytest.mark.usefixtures("affinity")
-def test_prompts_that_begin_alike_go_to_the_same_instance(fleet: Fleet, gateway: str) -> None:
+def test_equal_prefixes_go_to_the_same_instance(fleet: Fleet, gateway: str) -> None:
     alike = instances(fleet, gateway, [question(f"{LONG}{turn}", tokens=turn + 1) for turn in range(TURNS)])
     assert max(alike.values()) >= MOST
     unlike = instances(fleet, gateway, [question(f"{turn} {LONG}") for turn in range(TURNS)])
@@ -1107,7 +1107,7 @@ def test_session_goes_to_the_same_instance(fleet: Fleet, gateway: str) -> None:
 
 
 @pytest.mark.usefixtures("affinity")
-def test_prompt_of_everybody_does_not_fill_one_instance(fleet: Fleet, gateway: str, address: str) -> None:
+def test_common_prefix_does_not_fill_one_instance(fleet: Fleet, gateway: str, address: str) -> None:
     began, number = now(fleet, gateway), 30
     assert set(asyncio.run(streams([address], number, 1000))) == {""}
     log = access(journal(fleet, gateway, began)).values()
@@ -1117,7 +1117,7 @@ def test_prompt_of_everybody_does_not_fill_one_instance(fleet: Fleet, gateway: s
 
 
 @pytest.mark.usefixtures("affinity")
-def test_drained_instance_gets_none_of_its_prompts(fleet: Fleet, gateway: str) -> None:
+def test_drained_instance_gets_no_affinity_requests(fleet: Fleet, gateway: str) -> None:
     bodies = [question(f"{LONG}{turn}") for turn in range(TURNS)]
     home = instances(fleet, gateway, bodies).most_common(1)[0][0]
     host = home.partition(".")[0]

@@ -1,4 +1,4 @@
-"""The proxy of a gateway by itself, in both releases of HAProxy: the instances are programs of the test."""
+"""A gateway's proxy alone, with both HAProxy versions: the instances are test programs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import KEY, MODEL, Fleet
 from ansible_collections.trtllm.fleet.tests.e2e.test_gateway import UNIT, ask, journal, now
 from tools.bench.gateway import INSTANCE, running
@@ -27,7 +28,7 @@ HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    """Two gateways, each with an instance on its own host that gives a token every 50 ms."""
+    """Return two gateways, each with an instance on its own host that sends a token every 50 ms."""
     FLEET.up()
     run = FLEET.play("gateway")
     assert run.status == 0, run.output
@@ -42,7 +43,7 @@ def fleet() -> Iterator[Fleet]:
 
 @pytest.fixture(params=[0, 1], ids=["gateway 1", "gateway 2"])
 def gateway(fleet: Fleet, request: pytest.FixtureRequest) -> str:
-    """Their hosts have different releases of HAProxy."""
+    """Return each gateway; their hosts have different HAProxy versions."""
     return fleet.gateway_names[request.param]
 
 
@@ -56,7 +57,7 @@ def register(fleet: Fleet, **options: Any) -> None:
 def test_tokens_arrive_one_by_one(fleet: Fleet, gateway: str, version: str) -> None:
     """Without option http-no-delay the first takes 200 ms more, and five arrive at a time."""
     address, body = fleet.address(gateway), {**CHAT, "max_tokens": TOKENS}
-    # In turns, as other tests may keep the machine busy.
+    # In turns, because other tests may keep the machine busy.
     streams = [
         (
             token_times(f"http://{address}:{PORT}/v1/chat/completions", "http1", body, HEADERS),
@@ -71,7 +72,7 @@ def test_tokens_arrive_one_by_one(fleet: Fleet, gateway: str, version: str) -> N
 
 
 def test_long_requests_without_a_key_leave_the_log_readable(fleet: Fleet, gateway: str) -> None:
-    """A line that HAProxy cuts is no JSON, and a log of which most is no JSON ends a rollout."""
+    """A line that HAProxy truncates is not valid JSON, and a log of mostly such lines ends a rollout."""
     address, began = fleet.address(gateway), now(fleet, gateway)
     body = json.dumps({**CHAT, "max_tokens": 1, "stream": False}).encode()
     assert ask(address, "POST", "/v1/chat/completions", body).status == 200
@@ -99,7 +100,7 @@ def test_long_requests_without_a_key_leave_the_log_readable(fleet: Fleet, gatewa
 
 # --- instances --------------------------------------------------------------------------------------------------------
 
-# Takes connections and never answers.
+# Accept connections and never respond.
 SILENT = "import socket, sys; s = socket.create_server(('127.0.0.1', 8002), backlog=99); sys.stdin.read()"
 
 
@@ -112,7 +113,7 @@ def host(name: str, address: str, port: int = PORT) -> dict[str, Any]:
 
 
 def states(fleet: Fleet, gateway: str) -> dict[str, str]:
-    """HAProxy's word for each instance."""
+    """Return HAProxy's state of each instance."""
     program = (
         "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/run/trtllm-gateway/admin.sock');"
         " s.sendall(b'show stat\\n'); print(s.makefile().read())"
@@ -122,26 +123,24 @@ def states(fleet: Fleet, gateway: str) -> dict[str, str]:
 
 
 def until(fleet: Fleet, gateway: str, name: str, state: str) -> None:
-    end = time.monotonic() + 60
-    while not states(fleet, gateway).get(name, "").startswith(state):
-        assert time.monotonic() < end, states(fleet, gateway)
-        time.sleep(0.5)
+    reached = wait_for(lambda: states(fleet, gateway).get(name, "").startswith(state), 60)
+    assert reached, states(fleet, gateway)
 
 
 @pytest.fixture
 def forgotten(fleet: Fleet) -> Iterator[None]:
-    """What a test registers goes when it ends."""
+    """Remove the test's registrations."""
     yield
     names = [f"gpu{number}" for number in range(2, 32)]
     register(fleet, hosts=[{"name": name} for name in names], state="absent")
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_instance_that_is_down_stays_down_over_a_reload(fleet: Fleet, gateway: str) -> None:
+def test_down_instance_stays_down_after_a_reload(fleet: Fleet, gateway: str) -> None:
     with running(gateway, "python3", "-c", SILENT):
         register(fleet, hosts=[host("gpu2", "127.0.0.1", 8002)])
         until(fleet, gateway, "gpu2.serve-0", "DOWN")
-        # By hand, and then for another host.
+        # First by hand, and then for another host.
         fleet.shell(gateway, f"systemctl reload {UNIT}")
         time.sleep(2)
         assert (states(fleet, gateway)["gpu1.serve-0"], states(fleet, gateway)["gpu2.serve-0"][:4]) == ("UP", "DOWN")
@@ -153,7 +152,7 @@ def test_instance_that_is_down_stays_down_over_a_reload(fleet: Fleet, gateway: s
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_names_need_no_dns_but_at_registration(fleet: Fleet, gateway: str) -> None:
+def test_names_need_dns_at_registration_only(fleet: Fleet, gateway: str) -> None:
     fleet.shell(gateway, "cp /etc/hosts /run/hosts; cp /etc/resolv.conf /run/resolv.conf")
     command = ["ansible", "-i", "inventory/local", gateway, "--become", "-m", "trtllm.fleet.gateway_host", "-a"]
 
@@ -164,16 +163,16 @@ def test_names_need_no_dns_but_at_registration(fleet: Fleet, gateway: str) -> No
     try:
         fleet.shell(gateway, "echo '127.0.0.1 named.example' >> /etc/hosts")
         assert ask_module(host("gpu2", "named.example")).returncode == 0
-        # No name resolves, and no server of DNS is there.
+        # No name resolves without a DNS server.
         fleet.shell(gateway, "cat /run/hosts > /etc/hosts; echo 'nameserver 127.0.0.9' > /etc/resolv.conf")
         done = ask_module(host("gpu3", "127.0.0.1"), host("gpu4", "unknown.example"), host("gpu2", "named.example"))
         assert done.returncode != 0
         assert "'unknown.example' does not resolve" in done.stdout
-        # One that was noted by hand, or before names were looked up.
+        # An entry by hand, or from before names were resolved.
         note = {"model": MODEL, "servers": {"serve-0": {"address": "old.example", "port": 1, "max_requests": 1}}}
         fleet.shell(gateway, f"echo '{json.dumps(note)}' > /etc/trtllm-fleet/gateway/hosts/gpu5.json")
         assert ask_module(host("gpu6", "127.0.0.1")).returncode == 0
-        # As at a boot at which DNS comes late.
+        # As at a boot with late DNS.
         fleet.shell(gateway, f"systemctl restart {UNIT}")
         for name in ("gpu1", "gpu2", "gpu3", "gpu6"):
             until(fleet, gateway, f"{name}.serve-0", "UP")
@@ -185,7 +184,7 @@ def test_names_need_no_dns_but_at_registration(fleet: Fleet, gateway: str) -> No
 
 
 def test_gateway_has_no_start_limit(fleet: Fleet, gateway: str) -> None:
-    """As it starts again each second, the limit of five starts in ten seconds would leave it dead."""
+    """It restarts every second; systemd's limit of five starts in ten seconds would end it."""
     config = "/etc/trtllm-fleet/gateway/haproxy.cfg"
     fleet.shell(gateway, f"mv {config} /run/haproxy.cfg; systemctl restart {UNIT} || true", check=False)
     time.sleep(12)
@@ -196,7 +195,7 @@ def test_gateway_has_no_start_limit(fleet: Fleet, gateway: str) -> None:
 
 
 def run_role(fleet: Fleet, directory: Path, entry_point: str, hosts: Mapping[str, object]) -> str:
-    """Return what Ansible printed while hosts that are names only were registered."""
+    """Return Ansible's output of a registration of hosts by name."""
     inventory = directory / "registered.yml"
     inventory.write_text(json.dumps({"registered": {"hosts": hosts}}))
     playbook = "tests/e2e/gateway_registration.yml"
@@ -206,8 +205,8 @@ def run_role(fleet: Fleet, directory: Path, entry_point: str, hosts: Mapping[str
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_a_large_batch_does_not_exceed_the_limits_of_sshd(fleet: Fleet, tmp_path: Path) -> None:
-    """Many hosts delegate to each gateway at a time, whose sshd drops what exceeds its limits, here without luck."""
+def test_large_batch_does_not_exceed_the_limits_of_sshd(fleet: Fleet, tmp_path: Path) -> None:
+    """Many hosts delegate to each gateway at a time; its sshd rejects sessions above its limits."""
     hosts = {f"gpu{number}": {"trtllm_server_listen_address": f"192.0.2.{number}"} for number in range(2, 32)}
     file = "/etc/ssh/sshd_config.d/hardened.conf"
     for name in fleet.gateway_names:
@@ -222,7 +221,7 @@ def test_a_large_batch_does_not_exceed_the_limits_of_sshd(fleet: Fleet, tmp_path
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_hosts_are_registered_together_but_for_those_with_a_fault(fleet: Fleet, tmp_path: Path) -> None:
+def test_hosts_are_registered_together_except_faulty_ones(fleet: Fleet, tmp_path: Path) -> None:
     hosts = {
         "gpu2": {"trtllm_server_listen_address": "192.0.2.2"},
         "gpu3": {"trtllm_server_listen_address": "192.0.2.3", "fails": True},
@@ -244,7 +243,7 @@ def test_hosts_are_registered_together_but_for_those_with_a_fault(fleet: Fleet, 
 
 
 def test_requests_of_a_key_are_counted_over_gateways_and_reloads(fleet: Fleet) -> None:
-    """HAProxy reads a limit's file when it starts, so a reload makes it count."""
+    """HAProxy reads a limit's file when it starts, so a reload applies it."""
     one, two = fleet.gateway_names
     body = json.dumps({**CHAT, "max_tokens": 1, "stream": False}).encode()
     path = "/etc/trtllm-fleet/gateway/requests_per_minute.map"
@@ -252,7 +251,7 @@ def test_requests_of_a_key_are_counted_over_gateways_and_reloads(fleet: Fleet) -
     def statuses(gateway: str, number: int) -> list[int]:
         return [ask(fleet.address(gateway), "POST", "/v1/chat/completions", body).status for _turn in range(number)]
 
-    # What other tests asked counts, too.
+    # Requests of other tests count too.
     time.sleep(60)
     for name in (one, two):
         fleet.shell(name, f"cp {path} /run/limit.map; echo 'lab 10' >> {path}; systemctl reload {UNIT}")

@@ -1,4 +1,4 @@
-"""Gateway: busy and hung instances, in both releases of HAProxy. The instances are programs of the test."""
+"""Gateway: busy and hung instances, with both HAProxy versions. The instances are test programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tools.bench.gateway import running
 
 FLEET = Fleet("probe-", gpus=0, gateways=2)
 ENGINE = Path(__file__).with_name("fifo_engine.py")
-# A tenth of what is shipped.
+# A tenth of the default.
 PROGRESS_TIMEOUT = 12
 SETTINGS = {
     "gateway_progress_timeout": PROGRESS_TIMEOUT,
@@ -34,14 +34,14 @@ SETTINGS = {
 # Until HAProxy has counted bytes (5 s) and two checks have failed.
 NOTICED = PROGRESS_TIMEOUT + 8
 TOKEN_SECONDS = 0.1
-# Ports, and how many requests each works on at a time. The last is always full with one.
+# Ports, and concurrent requests of each. The last is always full with one.
 SLOTS = {8000: 6, 8001: 6, 8002: 1}
 RESTARTED = 8003
 UNVERIFIED = ssl._create_unverified_context()
 HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
-# Ports that never take a connection.
+# Ports that never accept a connection.
 DEAD = (8004, 8005)
-# A full queue of connections that are never accepted: the kernel drops more, as a host without power does.
+# A full queue of connections that are never accepted: the kernel drops more, as after a power loss.
 SILENT = """
 import socket, sys
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=0)
@@ -61,7 +61,7 @@ print(b"".join(iter(lambda: connection.recv(65536), b"")).decode())
 
 
 class Gateway:
-    """A gateway with instances of the test on its own host."""
+    """Gateway with test instances on its host."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -90,7 +90,7 @@ class Gateway:
         FLEET.shell(self.name, f"rm -f /run/{port}" if words is None else f"printf '{words}' > /run/{port}")
 
     def complete(self, tokens: int, stream: bool = False) -> int:
-        """Return the status of a whole answer."""
+        """Return the status of a whole response."""
         connection = http.client.HTTPSConnection(self.address, context=UNVERIFIED, timeout=120)
         body = json.dumps({"model": MODEL, "messages": [], "max_tokens": tokens, "stream": stream})
         connection.request("POST", "/v1/chat/completions", body, HEADERS)
@@ -106,7 +106,7 @@ class Gateway:
         return {row["svname"]: row for row in rows if row["pxname"] == "instances" and row["svname"] != "BACKEND"}
 
     def down(self) -> dict[str, str]:
-        """Return the instances that are down, each with the reason."""
+        """Return the down instances with their reasons."""
         return {
             name.removeprefix("gpu1.p"): row["last_chk"]
             for name, row in self.servers().items()
@@ -142,7 +142,7 @@ def fleet() -> Iterator[Fleet]:
 
 @pytest.fixture(params=[0, 1], ids=["gateway 1", "gateway 2"])
 def gateway(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[Gateway]:
-    """Their hosts have different releases of HAProxy."""
+    """Return each gateway; their hosts have different HAProxy versions."""
     gateway = Gateway(fleet.gateway_names[request.param])
     yield gateway
     for port in (*SLOTS, RESTARTED):
@@ -160,7 +160,7 @@ def chkdown(gateway: Gateway) -> dict[str, int]:
 
 
 def test_busy_instances_stay_in_service(gateway: Gateway) -> None:
-    """100 requests of 3 s on two engines of six slots: with a completion as the check both were down after 14 s."""
+    """100 requests of 3 s on two engines of six slots: a completion as health check took both down after 14 s."""
     gateway.register(8000, 8001)
     before = chkdown(gateway)
     assert statuses(gateway.start(100, tokens=30)) == {200: 100}
@@ -168,8 +168,8 @@ def test_busy_instances_stay_in_service(gateway: Gateway) -> None:
     assert chkdown(gateway) == before
 
 
-def test_requests_that_wait_for_too_long_get_429(gateway: Gateway) -> None:
-    """Also those that find the queue full. 503 would say that no instance is up."""
+def test_long_waiting_requests_get_429(gateway: Gateway) -> None:
+    """This includes requests that find the queue full. A 503 would mean that all instances are down."""
     gateway.register(8000, 8001, max_requests=1)
     served = gateway.start(2, tokens=80)
     time.sleep(1)
@@ -181,21 +181,21 @@ def test_requests_that_wait_for_too_long_get_429(gateway: Gateway) -> None:
     assert statuses(served) == {200: 2}
 
 
-def test_a_long_answer_that_is_not_streamed_is_progress(gateway: Gateway) -> None:
-    """It moves no byte for twice the timeout and fills its engine, so that a completion of the gateway's own waits."""
+def test_long_response_without_streaming_counts_as_progress(gateway: Gateway) -> None:
+    """The response moves no byte for twice the timeout and fills its engine, so that the gateway's probe waits."""
     gateway.register(8001, 8002)
     before = chkdown(gateway)
     assert statuses(gateway.start(2, tokens=round(2 * PROGRESS_TIMEOUT / TOKEN_SECONDS))) == {200: 2}
     assert chkdown(gateway) == before
 
 
-def test_a_hung_instance_is_down_until_it_moves(gateway: Gateway) -> None:
+def test_hung_instance_is_down_until_it_sends_bytes(gateway: Gateway) -> None:
     gateway.register(8000, 8001)
     streams = gateway.start(4, tokens=150, stream=True)
     time.sleep(6)
     gateway.fault(8000, "hang")
     hung, later = time.monotonic(), list(streams)
-    # A hung engine still answers those that come with the headers of a stream.
+    # A hung engine still sends the headers of new streams.
     while not gateway.down():
         assert time.monotonic() < hung + NOTICED
         later += gateway.start(1, tokens=1, stream=True)
@@ -208,7 +208,7 @@ def test_a_hung_instance_is_down_until_it_moves(gateway: Gateway) -> None:
     assert set(statuses(later)) == {200}
 
 
-def test_an_idle_instance_that_hangs_is_found(gateway: Gateway) -> None:
+def test_hung_idle_instance_is_detected(gateway: Gateway) -> None:
     gateway.register(8000, 8001)
     gateway.fault(8001, "hang")
     gateway.wait_for_down({"8001"}, NOTICED)
@@ -217,7 +217,7 @@ def test_an_idle_instance_that_hangs_is_found(gateway: Gateway) -> None:
 
 
 def test_half_of_the_instances_stay_in_service(gateway: Gateway) -> None:
-    """Whatever they show: what looks like a fault of most may be one of the gateway."""
+    """The gateway may be at fault if most instances appear to fail."""
     gateway.register(8000, 8001, 8002)
     for port in SLOTS:
         gateway.fault(port, "hang")
@@ -229,8 +229,8 @@ def test_half_of_the_instances_stay_in_service(gateway: Gateway) -> None:
     assert seen == {0, 1}
 
 
-def test_those_that_get_no_request_are_not_in_the_half_that_stays(gateway: Gateway) -> None:
-    """One drained and one gone of four: of the two that serve only one may be taken out."""
+def test_drained_and_lost_instances_do_not_count_for_the_half_in_service(gateway: Gateway) -> None:
+    """Of four, one is drained and one is gone: of the other two only one may be down."""
     gateway.register(8000, 8001, 8002, RESTARTED, timeout=0)
     with gateway.drained(8002):
         gateway.wait_for_down({str(RESTARTED)}, seconds=15)
@@ -244,7 +244,7 @@ def test_those_that_get_no_request_are_not_in_the_half_that_stays(gateway: Gatew
         assert seen == {0, 1}
 
 
-def test_dead_hosts_do_not_hide_one_that_hangs(gateway: Gateway) -> None:
+def test_unreachable_hosts_do_not_hide_a_hung_one(gateway: Gateway) -> None:
     with ExitStack() as stack:
         for port in DEAD:
             stack.enter_context(running(gateway.name, "python3", "-c", SILENT, str(port)))
@@ -258,7 +258,7 @@ def test_dead_hosts_do_not_hide_one_that_hangs(gateway: Gateway) -> None:
 
 
 def test_errors_do_not_hide_a_healthy_stream(gateway: Gateway) -> None:
-    """They were taken for 2,048 bytes each, and have a tenth."""
+    """An error response has about 200 bytes; the gateway must not count it as 2,048."""
     gateway.register(8000, 8001)
     for port in (8000, 8001):
         gateway.fault(port, "unmetered")
@@ -270,8 +270,8 @@ def test_errors_do_not_hide_a_healthy_stream(gateway: Gateway) -> None:
     assert chkdown(gateway) == before
 
 
-def test_a_request_that_came_before_a_reload_does_not_reach_what_was_drained_since(gateway: Gateway) -> None:
-    """A process that a reload has replaced chooses the instance when the body is complete."""
+def test_request_from_before_a_reload_does_not_reach_a_drained_instance(gateway: Gateway) -> None:
+    """A replaced HAProxy process selects the instance when the body is complete."""
     gateway.register(8000, 8001)
     body = json.dumps({"model": MODEL, "messages": [], "max_tokens": 1}).encode()
     with ExitStack() as stack:
@@ -294,8 +294,8 @@ def test_a_request_that_came_before_a_reload_does_not_reach_what_was_drained_sin
     assert answers == {200: 10}
 
 
-def test_an_instance_that_refuses_completions_is_down(gateway: Gateway) -> None:
-    """As without the harmony vocabulary; that is no question of being busy, so all may be down for it."""
+def test_instance_that_rejects_completions_is_down(gateway: Gateway) -> None:
+    """The model lacks the harmony vocabulary, for example. That is not load, so all instances may be down for it."""
     gateway.register(8000, 8001)
     for port in (8000, 8001):
         gateway.fault(port, "refuse")
@@ -305,7 +305,7 @@ def test_an_instance_that_refuses_completions_is_down(gateway: Gateway) -> None:
     gateway.wait_for_down(set(), seconds=10)
 
 
-def test_a_restarted_instance_has_to_answer_first(gateway: Gateway) -> None:
+def test_restarted_instance_needs_a_completion_first(gateway: Gateway) -> None:
     """Its /health is 200 at once."""
     gateway.register(8000, RESTARTED, timeout=0)
     assert gateway.wait_for_down({str(RESTARTED)}, seconds=10) == {str(RESTARTED): "Connection refused"}

@@ -1,4 +1,4 @@
-"""The image of every release serves, and documents' configurations on the images that they were written for."""
+"""The image of each release works, and documents' configurations on their images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import UNIT, Fleet
 
 REPOSITORY = "registry.origin.test/nvidia/tensorrt-llm/release"
-# Tag of the image, what else is set, and a part of the command line that the unit must have.
+# Image tag, other variables, and an expected part of the unit's command line.
 RELEASES = [
     ("1.0.0rc6", {"serving_recipe_name": "quick_start_max_throughput"}, "--max_batch_size 720 --max_num_tokens 16384"),
     ("gpt-oss-dev", {"serving_recipe_name": "blog9_low_latency"}, "--extra_llm_api_options /release/engine.yaml"),
@@ -20,7 +20,7 @@ RELEASES = [
 
 
 @pytest.mark.parametrize(("tag", "variables", "command"), RELEASES)
-def test_release_serves(fleet: Fleet, tag: str, variables: dict[str, Any], command: str) -> None:
+def test_release_is_deployed(fleet: Fleet, tag: str, variables: dict[str, Any], command: str) -> None:
     run = fleet.playbook("site.yml", serving_recipe_image=f"{REPOSITORY}:{tag}", **variables)
     assert run.status == 0, run.output
     assert command in fleet.shell(f"cat /etc/systemd/system/{UNIT}")

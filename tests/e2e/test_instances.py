@@ -1,4 +1,4 @@
-"""A host goes from one instance to four and back: all of it or nothing."""
+"""Changes of a host from one instance to four and back either complete or have no effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNITS = "/etc/systemd/system"
 
 
 def runs(fleet: Fleet, count: int) -> None:
-    """The host runs this many instances of one verified release, and nothing of any other is left."""
+    """Check that the host runs this many instances of one verified release, and nothing of other releases."""
     names = [f"trtllm-serve-{number}" for number in range(count)]
     listed = fleet.shell("systemctl list-units --all --plain --no-legend 'trtllm-serve-*' | awk '{ print $1, $3 }'")
     assert listed.splitlines() == [f"{name}.service active" for name in names]
@@ -48,7 +48,7 @@ def test_second_run_changes_nothing(fleet: Fleet) -> None:
     assert re.findall(r"changed=(\d+)", run.output) == ["0"], run.output
 
 
-def test_what_somebody_changed_is_put_right(fleet: Fleet) -> None:
+def test_manual_changes_are_corrected(fleet: Fleet) -> None:
     release = fleet.release()
     fleet.shell(
         f"systemctl stop trtllm-serve-1; systemctl disable --quiet trtllm-serve-2; "
@@ -92,7 +92,7 @@ def main_pid(fleet: Fleet) -> str:
     return fleet.shell("systemctl show --property=MainPID --value trtllm-serve-0")
 
 
-def test_failing_switch_after_an_interrupted_first_run_restores_what_serves(fleet: Fleet) -> None:
+def test_failing_switch_after_an_interrupted_first_run_restores_the_running_release(fleet: Fleet) -> None:
     release = fleet.release()
     fleet.shell("rm /etc/trtllm-fleet/verified")
     run = fleet.playbook("site.yml", **FOUR, **DIES)
@@ -101,7 +101,7 @@ def test_failing_switch_after_an_interrupted_first_run_restores_what_serves(flee
     assert fleet.chat() == 200
 
 
-def test_what_serves_and_was_never_verified_is_proven_without_a_restart(fleet: Fleet) -> None:
+def test_running_unverified_release_is_verified_without_a_restart(fleet: Fleet) -> None:
     release, pid = fleet.release(), main_pid(fleet)
     fleet.shell(f"touch {release}/.engine.yaml.swp")
     run = fleet.playbook("site.yml")
@@ -111,7 +111,7 @@ def test_what_serves_and_was_never_verified_is_proven_without_a_restart(fleet: F
     runs(fleet, 1)
 
 
-def test_where_nothing_served_before_nothing_is_left_to_fail_for_ever(fleet: Fleet) -> None:
+def test_failed_first_deployment_leaves_no_unit(fleet: Fleet) -> None:
     fleet.shell(f"systemctl stop trtllm-serve-0; rm /etc/trtllm-fleet/verified {UNITS}/trtllm-serve-0.service")
     run = fleet.playbook("site.yml", **FOUR, **DIES)
     assert run.status != 0, run.output

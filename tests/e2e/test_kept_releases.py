@@ -1,9 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Images and weights of releases that a host keeps, and room for the image, on one lab host.
+"""Images and weights of kept releases, and disk space for the image, on one lab host.
 
-Its Docker has the containerd image store, which is the default from Docker Engine 29 on.
+Its Docker has the containerd image store, the default from Docker Engine 29 on.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def fixture_host() -> Iterator[Fleet]:
 
 
 def tags(host: Fleet) -> list[str]:
-    """The tags of the engine's image."""
+    """Return the tags of the engine's image."""
     return host.shell(f"docker images --format '{{{{.Tag}}}}' {REPOSITORY} | sort").split()
 
 
-def test_a_bare_host_without_room_for_the_image_is_refused_before_anything_is_changed(host: Fleet) -> None:
+def test_missing_space_for_the_image_is_an_error_before_changes(host: Fleet) -> None:
     host.shell("mkdir -p /var/lib/containerd && mount -t tmpfs -o size=64m tmpfs /var/lib/containerd")
     run = host.playbook("site.yml", **wanted("1.2.1", 8192))
     assert run.status != 0
@@ -60,8 +60,8 @@ def test_a_bare_host_without_room_for_the_image_is_refused_before_anything_is_ch
     host.shell("umount /var/lib/containerd")
 
 
-def test_a_release_runs_its_image_after_the_tag_has_moved(host: Fleet) -> None:
-    """This store knows a digest no more when the last name of it goes."""
+def test_release_keeps_its_image_after_the_tag_has_moved(host: Fleet) -> None:
+    """This store deletes a digest with the last tag of its image."""
     run = host.playbook("site.yml", **wanted("1.2.1", 8192))
     assert run.status == 0, run.output
     assert "io.containerd.snapshotter" in host.shell("docker info --format '{{json .DriverStatus}}'")
@@ -78,7 +78,7 @@ def test_a_release_runs_its_image_after_the_tag_has_moved(host: Fleet) -> None:
         host.shell("cat /run/hosts > /etc/hosts")
 
 
-def test_images_of_kept_releases_stay_and_others_go(host: Fleet) -> None:
+def test_images_of_kept_releases_stay_and_others_are_removed(host: Fleet) -> None:
     host.shell(f"docker tag {REPOSITORY}:1.2.1 mine:1")
     for tag, tokens, there in [("1.3.0rc14", 8192, ["1.2.1", "1.3.0rc14"]), ("1.3.0rc14", 4096, ["1.3.0rc14"])]:
         run = host.playbook("playbooks/rollout.yml", **wanted(tag, tokens))
@@ -90,7 +90,7 @@ def test_images_of_kept_releases_stay_and_others_go(host: Fleet) -> None:
     assert len(set(digests)) == 1, "the image that went has no name left"
 
 
-def test_a_rollback_without_weights_is_refused_before_the_drain(host: Fleet) -> None:
+def test_rollback_without_weights_is_rejected_before_the_drain(host: Fleet) -> None:
     serving = host.release()
     history = json.loads(host.shell("cat /etc/trtllm-fleet/history.json"))
     host.shell(f"mv {WEIGHTS} {WEIGHTS}.gone")

@@ -1,4 +1,4 @@
-"""One inventory of six kinds of hosts, planned and then serving at once, each its own recipe."""
+"""One inventory with six kinds of hosts, planned and then deployed in one run, each with its recipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, lab
 
 PREFIX = "mixed-"
-# What each host simulates, and what is best for it: GPUs of each instance, MoE backend, KV cache type.
+# The GPUs of each host and the best recipe for them: GPUs per instance, MoE backend, KV cache type.
 KINDS = {
     "b200x8": ([8], "TRTLLM", "fp8"),
     "gb200x4": ([4], "TRTLLM", "fp8"),
@@ -34,7 +34,7 @@ def six_hosts() -> Iterator[None]:
 
 
 def states(tmp_path: Path) -> dict[str, str]:
-    """What the plan says that each of the six runs now."""
+    """Return the planned state of each of the six hosts."""
     file = tmp_path / "plan.yml"
     run = HOSTS["b200x8"].playbook("playbooks/plan.yml", plan_file=str(file))
     assert run.status == 0, run.output
@@ -42,11 +42,11 @@ def states(tmp_path: Path) -> dict[str, str]:
     return {host: now["state"] for group in plan["groups"] for now in group["now"] for host in now["hosts"]}
 
 
-def test_a_plan_of_bare_hosts(tmp_path: Path) -> None:
+def test_plan_of_bare_hosts(tmp_path: Path) -> None:
     assert states(tmp_path) == {fleet.host: "nothing runs" for fleet in HOSTS.values()}
 
 
-def test_all_serve_at_once(tmp_path: Path) -> None:
+def test_all_hosts_are_deployed_in_one_run(tmp_path: Path) -> None:
     run = HOSTS["b200x8"].playbook("site.yml")
     assert run.status == 0, run.output
     for kind, fleet in HOSTS.items():

@@ -1,4 +1,4 @@
-"""A library is upgraded under running services, where needrestart runs after apt, as on Ubuntu 24.04."""
+"""A library upgrade under running services, with needrestart after apt as on Ubuntu 24.04."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEPT = {
     SERVER: [UNIT, "docker.service", "containerd.service", "nvidia-fabricmanager.service"],
     GATEWAY: ["trtllm-gateway.service"],
 }
-# A service without an override. It maps what the others map.
+# A service without an override, with the same libraries mapped.
 CONTROL = "control.service"
 START_CONTROL = f"""
 cat > /etc/systemd/system/{CONTROL} <<'EOF'
@@ -30,7 +30,7 @@ ExecStart=/usr/bin/python3 -c 'import ssl, time; time.sleep(1e6)'
 EOF
 systemctl daemon-reload && systemctl restart {CONTROL} && sleep 2
 """
-# The same versions again: apt puts new files in place of the old ones. Its hook runs needrestart, as after an update.
+# Reinstalling replaces the files. The hook runs needrestart, as after an update.
 UPGRADE = """
 export DEBIAN_FRONTEND=noninteractive
 apt-get update --quiet=2 && apt-get install --quiet=2 --reinstall --yes libssl3t64 libc6 2>&1
@@ -54,7 +54,7 @@ def invocations(host: Fleet, units: list[str]) -> dict[str, str]:
 
 
 def restarted(host: Fleet, units: list[str]) -> tuple[set[str], str]:
-    """The units that an upgrade of libraries restarts, and what apt printed."""
+    """Return the units restarted by a library upgrade, and apt's output."""
     host.shell(START_CONTROL)
     before = invocations(host, [*units, CONTROL])
     output = host.shell(UPGRADE)
@@ -63,7 +63,7 @@ def restarted(host: Fleet, units: list[str]) -> tuple[set[str], str]:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_an_upgraded_library_restarts_none_of_ours(hosts: dict[str, Fleet], name: str) -> None:
+def test_library_upgrade_restarts_no_managed_service(hosts: dict[str, Fleet], name: str) -> None:
     units, output = restarted(hosts[name], KEPT[name])
     assert units == {CONTROL}, output
     if name == SERVER:
@@ -71,8 +71,8 @@ def test_an_upgraded_library_restarts_none_of_ours(hosts: dict[str, Fleet], name
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_it_would_without_the_overrides(hosts: dict[str, Fleet], name: str) -> None:
-    """What needrestart does by itself. Debian and Ubuntu except Docker in needrestart.conf."""
+def test_library_upgrade_restarts_services_without_overrides(hosts: dict[str, Fleet], name: str) -> None:
+    """needrestart.conf of Debian and Ubuntu excludes Docker."""
     hosts[name].shell(f"rm {OVERRIDES}")
     units, output = restarted(hosts[name], KEPT[name])
     assert units == {*KEPT[name], CONTROL} - {"docker.service"}, output

@@ -1,30 +1,23 @@
-"""Whatever is killed, the endpoint answers again by itself; and a second run finds nothing to do."""
+"""The endpoint recovers from each kill without Ansible, and a second run changes nothing."""
 
 import re
-import subprocess
-import time
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import UNIT, Fleet
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import UNIT, Fleet, docker, wait_for
 
 CONTAINER = UNIT.removesuffix(".service")
 PATIENCE = 120  # seconds
 
 
 def container(fleet: Fleet) -> str:
-    """Id of the server's container; empty while there is none."""
+    """Return the id of the server's container; empty without one."""
     return fleet.shell(f"docker inspect --format '{{{{.Id}}}}' {CONTAINER} 2>/dev/null", check=False).strip()
 
 
 def comes_back(fleet: Fleet, before: str) -> bool:
-    """Whether another container answers in time; that of ``before`` may answer a while longer than its daemon lives."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if container(fleet) not in ("", before) and fleet.chat() == 200:
-            return True
-        time.sleep(1)
-    return False
+    """Return True if another container responds in time; the old one may outlive its daemon for a while."""
+    return wait_for(lambda: container(fleet) not in ("", before) and fleet.chat() == 200, PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -35,21 +28,21 @@ def comes_back(fleet: Fleet, before: str) -> bool:
         "systemctl stop docker.service docker.socket && systemctl start docker.service",
     ],
 )
-def test_what_is_killed_comes_back(fleet: Fleet, script: str) -> None:
+def test_killed_process_is_restarted(fleet: Fleet, script: str) -> None:
     before = container(fleet)
-    # The starts of a minute ago count against systemd's limit, and they are not what is tried here.
+    # Earlier starts count against systemd's start limit, which is not under test here.
     fleet.shell("systemctl reset-failed docker.service")
     fleet.shell(script)
     assert comes_back(fleet, before)
 
 
-def test_host_restarted(fleet: Fleet) -> None:
+def test_endpoint_recovers_after_a_reboot(fleet: Fleet) -> None:
     before = container(fleet)
-    subprocess.run(["docker", "restart", fleet.host], check=True, stdout=subprocess.DEVNULL)
+    docker("restart", fleet.host)
     assert comes_back(fleet, before)
 
 
-@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "dry-run"])
+@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "check"])
 def test_second_run_changes_nothing(fleet: Fleet, arguments: list[str]) -> None:
     run = fleet.playbook("site.yml", *arguments)
     assert run.status == 0, run.output

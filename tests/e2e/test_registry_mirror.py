@@ -1,4 +1,4 @@
-"""Two hosts pull an image through a mirror on one of them: it crosses the WAN once, and faults are passed by."""
+"""Two hosts pull an image through a mirror on one of them: once over the WAN, and around the mirror on faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Run, docker, lab
 from ansible_collections.trtllm.fleet.tests.e2e.test_secrets import canaries
 
 LAB = {**os.environ, "LAB_PREFIX": "mirror-", "LAB_HOSTS": "2", "LAB_GPU": "b200x8"}
@@ -28,7 +28,7 @@ PLAYBOOK = "tests/e2e/image.yml"
 
 @pytest.fixture(scope="module")
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Two bare hosts, and beside the lab's inventory the group that asks for a mirror."""
+    """Return two bare hosts, with the lab's inventory and the mirror's group."""
     lab("up", "--extra-vars", "lab_recreate=mirror-1,mirror-2", environment=LAB)
     path = tmp_path_factory.mktemp("inventory") / "mirror.yml"
     path.write_text(json.dumps({"registry_mirror": {"hosts": {MIRROR.host: {}}}}))
@@ -47,25 +47,24 @@ def changed(run: Run) -> list[str]:
 
 
 def digests(fleet: Fleet) -> list[str]:
-    """Under which digests the host knows the image, which has no other name there."""
+    """Return the digests of the host's image, which has no other name there."""
     (shown,) = json.loads(fleet.shell(f"docker image inspect {IMAGE}"))
     assert shown["RepoTags"] == [IMAGE]
     return [digest.replace(f"registry.origin.test/{REPOSITORY}@", "") for digest in shown["RepoDigests"]]
 
 
 def pull_again(fleet: Fleet) -> str:
-    """Have the pull's unit bring the image anew; what it then has to tell."""
+    """Run the pull's unit again; return its log."""
     fleet.shell(f"docker rmi --force {IMAGE}; systemctl start trtllm-image-release.service")
     return fleet.shell("cat /var/lib/trtllm-fleet/trtllm-image-release", check=False)
 
 
 def origin(script: str) -> str:
-    command = ["docker", "exec", ORIGIN, "sh", "-c", script]
-    return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True).stdout
+    return docker("exec", ORIGIN, "sh", "-c", script)
 
 
 def sent(since: float) -> Counter[str]:
-    """Bytes that the origin sent to the two hosts, by digest of the layer."""
+    """Return the bytes sent by the origin to the two hosts, by digest of the layer."""
     command = ["docker", "logs", "--since", f"{since:.3f}", ORIGIN]
     log = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
     hosts = [fleet.shell("hostname --ip-address").split()[0] for fleet in (MIRROR, OTHER)]
@@ -79,21 +78,21 @@ def sent(since: float) -> Counter[str]:
 
 @contextmanager
 def cut_off() -> Iterator[None]:
-    """The registry does not answer anybody."""
-    subprocess.run(["docker", "pause", ORIGIN], check=True, stdout=subprocess.DEVNULL)
+    """Disconnect the registry from all hosts."""
+    docker("pause", ORIGIN)
     try:
         yield
     finally:
-        subprocess.run(["docker", "unpause", ORIGIN], check=True, stdout=subprocess.DEVNULL)
+        docker("unpause", ORIGIN)
 
 
-def test_dry_run_on_bare_hosts(inventory: Path) -> None:
+def test_check_mode_on_bare_hosts(inventory: Path) -> None:
     play(inventory, "--check", "--diff")
     for fleet in (MIRROR, OTHER):
         assert fleet.shell("ls /etc/trtllm-fleet /etc/docker/certs.d /usr/sbin/nginx 2>/dev/null", check=False) == ""
 
 
-def test_the_image_crosses_the_wan_once(inventory: Path) -> None:
+def test_image_crosses_the_wan_once(inventory: Path) -> None:
     began = time.time()
     play(inventory)
     headers = "Accept: application/vnd.docker.distribution.manifest.v2+json"
@@ -119,21 +118,21 @@ def test_only_the_mirror_listens(inventory: Path) -> None:
     assert MIRROR.shell("systemctl is-enabled nginx.service", check=False).strip() == "masked"
 
 
-@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "dry-run"])
+@pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "check"])
 def test_second_run_changes_nothing(inventory: Path, arguments: list[str]) -> None:
     pid = MIRROR.shell(f"systemctl show --property=MainPID {UNIT}")
     assert changed(play(inventory, *arguments)) == ["0", "0"]
     assert MIRROR.shell(f"systemctl show --property=MainPID {UNIT}") == pid
 
 
-def test_another_setting_restarts_the_mirror(inventory: Path) -> None:
+def test_changed_setting_restarts_the_mirror(inventory: Path) -> None:
     pid = MIRROR.shell(f"systemctl show --property=MainPID {UNIT}")
-    # The configuration, the note taken back, the restart, the note.
+    # The configuration, the record removed, the restart, the record written.
     assert changed(play(inventory, registry_mirror_max_size="50g")) == ["4", "0"]
     assert MIRROR.shell(f"systemctl show --property=MainPID {UNIT}") != pid
 
 
-def test_a_setting_that_nginx_refuses(inventory: Path) -> None:
+def test_setting_that_nginx_rejects_is_an_error(inventory: Path) -> None:
     pid = MIRROR.shell(f"systemctl show --property=MainPID {UNIT}")
     run = play(inventory, registry_mirror_certificate="/etc/hostname", registry_mirror_key="/etc/hostname")
     assert "The registry mirror is not up" in " ".join(run.output.split())
@@ -142,7 +141,7 @@ def test_a_setting_that_nginx_refuses(inventory: Path) -> None:
     assert pull_again(OTHER) == ""
 
 
-def test_an_image_of_another_registry_comes_from_there(inventory: Path) -> None:
+def test_image_of_another_registry_bypasses_the_mirror(inventory: Path) -> None:
     note = "/etc/trtllm-fleet/registry-mirror/mirror.json"
     MIRROR.shell(f"sed --in-place=.kept s/registry.origin.test/other.example/ {note}")
     try:
@@ -157,20 +156,20 @@ def test_an_image_of_another_registry_comes_from_there(inventory: Path) -> None:
     assert ":5000" in OTHER.shell("systemctl cat trtllm-image-release.service")
 
 
-def test_what_is_in_the_mirror_comes_from_there(inventory: Path) -> None:
+def test_cached_layers_come_from_the_mirror(inventory: Path) -> None:
     before, began = digests(OTHER), time.time()
     assert pull_again(OTHER) == ""
     assert sent(began) == {}
     assert digests(OTHER) == before
 
 
-def test_the_registry_cut_off(inventory: Path) -> None:
+def test_disconnected_registry(inventory: Path) -> None:
     before = digests(OTHER)
     with cut_off():
         said = pull_again(OTHER)
         assert digests(OTHER) == []
     assert said.startswith(f"registry.origin.test did not say what {IMAGE} is.")
-    # Whoever runs the playbook next is told, once.
+    # The next run reports it once.
     told = "It is what the mirror"
     assert told in " ".join(play(inventory).output.split())
     assert told not in " ".join(play(inventory).output.split())
@@ -178,11 +177,11 @@ def test_the_registry_cut_off(inventory: Path) -> None:
     assert digests(OTHER) == before
 
 
-def test_no_mirror(inventory: Path) -> None:
+def test_missing_mirror(inventory: Path) -> None:
     before, began = digests(OTHER), time.time()
     MIRROR.shell(f"systemctl stop {UNIT}")
     OTHER.shell(f"docker rmi --force {IMAGE}")
-    # The mirror is left out of the run, which would start it.
+    # The run excludes the mirror, which would start it.
     run = play(inventory, "--limit", OTHER.host)
     assert f"did not give {IMAGE}. It comes from registry.origin.test." in " ".join(run.output.split())
     assert "did not give" in OTHER.shell("journalctl --unit=trtllm-image-release --priority=warning --output=cat")
@@ -190,8 +189,8 @@ def test_no_mirror(inventory: Path) -> None:
     assert digests(OTHER) == before
 
 
-def test_no_host_of_the_mirror(inventory: Path) -> None:
-    subprocess.run(["docker", "stop", MIRROR.host], check=True, stdout=subprocess.DEVNULL)
+def test_missing_host_of_the_mirror(inventory: Path) -> None:
+    docker("stop", MIRROR.host)
     try:
         run = OTHER.playbook(PLAYBOOK, "-i", str(inventory))
         assert run.status == 4, "one host could not be reached"
@@ -201,7 +200,7 @@ def test_no_host_of_the_mirror(inventory: Path) -> None:
         lab("up", environment=LAB)
 
 
-def test_a_full_disk(inventory: Path) -> None:
+def test_full_disk(inventory: Path) -> None:
     play(inventory)
     folder = "/srv/trtllm-fleet/registry-mirror"
     MIRROR.shell(f"systemctl stop {UNIT}; mount -t tmpfs -o size=40m tmpfs {folder}; systemctl start {UNIT}")
@@ -213,7 +212,7 @@ def test_a_full_disk(inventory: Path) -> None:
     assert pull_again(OTHER) == ""
 
 
-def test_the_mirror_keeps_no_login(inventory: Path) -> None:
+def test_mirror_stores_no_login(inventory: Path) -> None:
     for secret in canaries():
         found = MIRROR.shell(
             f"grep --recursive --files-with-matches --fixed-strings -e '{secret}' /srv /etc /var/log /run 2>/dev/null; "

@@ -1,4 +1,4 @@
-"""Rollouts on lab hosts behind two gateways, under a steady load: no request fails, and bad releases go back."""
+"""Rollouts on lab hosts behind two gateways under a steady load: no request fails, and bad releases roll back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import NEWER, ONE, TWO, Fleet, until
 
 FLEET = Fleet("roll-", gpus=3, gateways=2)
-# Requests per second that two cores can give beside Ansible.
+# Requests per second that two cores can serve beside Ansible.
 RATE = 8
 LOCK = "/var/lib/trtllm-fleet/rollout.json"
 # Enough for one instance, and too short for two of them.
@@ -33,10 +33,10 @@ def test_rollout_loses_nothing(fleet: Fleet) -> None:
         assert run.status == 0, run.output
     assert load.errors() == {}
     assert fleet.options() == [4096] * fleet.gpus
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
 
 
-def test_second_run_switches_nothing(fleet: Fleet) -> None:
+def test_second_run_updates_nothing(fleet: Fleet) -> None:
     before = fleet.releases()
     run = fleet.play("rollout", **TWO)
     assert run.status == 0, run.output
@@ -44,7 +44,7 @@ def test_second_run_switches_nothing(fleet: Fleet) -> None:
     assert fleet.releases() == before
 
 
-def test_dry_run_prints_the_plan_and_changes_nothing(fleet: Fleet) -> None:
+def test_check_mode_prints_the_plan_and_changes_nothing(fleet: Fleet) -> None:
     before = fleet.releases()
     run = fleet.play("rollout", "--check", **ONE)
     assert run.status == 0, run.output
@@ -52,7 +52,7 @@ def test_dry_run_prints_the_plan_and_changes_nothing(fleet: Fleet) -> None:
     assert fleet.releases() == before
 
 
-def test_rollback_goes_back_and_stays(fleet: Fleet) -> None:
+def test_rollback_is_permanent(fleet: Fleet) -> None:
     with fleet.load(RATE) as load:
         run = fleet.play("rollback")
         assert run.status == 0, run.output
@@ -76,7 +76,7 @@ def test_rollback_goes_back_and_stays(fleet: Fleet) -> None:
     ],
     ids=["crashes", "garbage", "another model id", "slow"],
 )
-def test_bad_canary_goes_back(fleet: Fleet, bad: dict[str, Any], cause: str) -> None:
+def test_bad_canary_rolls_back(fleet: Fleet, bad: dict[str, Any], cause: str) -> None:
     before = fleet.releases()
     with fleet.load(RATE) as load:
         run = fleet.play("rollout", **ONE, **bad, trtllm_server_start_timeout=60)
@@ -85,11 +85,11 @@ def test_bad_canary_goes_back(fleet: Fleet, bad: dict[str, Any], cause: str) -> 
     assert "The host serves its previous release" in run.output
     assert load.errors() == {}
     assert fleet.releases() == before
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
 
 
 class Watch:
-    """How many instances the first gateway has drained at a time, at most, and whether the lock had expired then."""
+    """Maximum number of instances that the first gateway had drained at a time, and whether the lock expired then."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -116,7 +116,7 @@ class Watch:
         self.thread.join()
 
 
-def test_what_is_below_the_release_is_changed_out_of_rotation(fleet: Fleet) -> None:
+def test_lower_layers_change_while_drained(fleet: Fleet) -> None:
     wanted = fleet.now()
     docker = {"docker_engine_options": {"max-concurrent-downloads": 4}}
     refused = fleet.play("site", **wanted, **docker)
@@ -128,7 +128,7 @@ def test_what_is_below_the_release_is_changed_out_of_rotation(fleet: Fleet) -> N
     assert load.errors() == {}
     for host in fleet.gpu_names:
         assert json.loads(fleet.shell(host, "cat /etc/docker/daemon.json"))["max-concurrent-downloads"] == 4
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
     again = fleet.play("rollout", **wanted, **docker)
     assert f"0 of {fleet.gpus} hosts are updated" in again.output
 
@@ -144,10 +144,10 @@ def test_docker_upgrade_loses_nothing(fleet: Fleet) -> None:
     for host in fleet.gpu_names:
         assert fleet.shell(host, "dpkg-query --show --showformat='${Version}' docker.io") == versions[host]
         assert fleet.shell(host, "systemctl show --property MainPID docker") != before[host]
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
 
 
-def test_what_an_operator_drained_is_switched_and_stays_out(fleet: Fleet) -> None:
+def test_instance_drained_by_an_operator_is_updated_and_stays_drained(fleet: Fleet) -> None:
     wanted = fleet.another()
     first = fleet.gpu_names[0]
     assert fleet.play("drain", "--limit", first).status == 0
@@ -158,12 +158,12 @@ def test_what_an_operator_drained_is_switched_and_stays_out(fleet: Fleet) -> Non
         gateway: [one for one in names if not one.startswith(f"{first}.")]
         for gateway, names in fleet.all_instances.items()
     }
-    assert fleet.rotation() == others
+    assert fleet.in_service() == others
     assert fleet.play("undrain", "--limit", first).status == 0
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
 
 
-def test_rollback_undoes_what_a_broken_off_rollout_did(fleet: Fleet) -> None:
+def test_rollback_undoes_an_interrupted_rollout(fleet: Fleet) -> None:
     before = fleet.releases()
     process = fleet.start("rollout", **fleet.another(), rollout_bake_seconds=0)
     until(process, "PLAY [Update the hosts in batches")
@@ -175,10 +175,10 @@ def test_rollback_undoes_what_a_broken_off_rollout_did(fleet: Fleet) -> None:
     run = fleet.play("rollback")
     assert run.status == 0, run.output
     assert fleet.releases() == before
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
 
 
-def test_instances_of_a_host_go_one_after_the_other(fleet: Fleet) -> None:
+def test_instances_of_a_host_are_updated_one_at_a_time(fleet: Fleet) -> None:
     halves = {"serving_recipe_gpus_per_instance": 4}
     layout = fleet.play("rollout", **ONE, **halves)
     assert layout.status == 0, layout.output
@@ -198,7 +198,7 @@ def test_instances_of_a_host_go_one_after_the_other(fleet: Fleet) -> None:
     assert load.errors() == {}
     assert watch.most == 1
     assert fleet.options() == [4096] * fleet.gpus
-    assert fleet.rotation() == {
+    assert fleet.in_service() == {
         name: [f"{host}.serve-{number}" for host in fleet.gpu_names for number in range(2)]
         for name in fleet.gateway_names
     }
@@ -216,7 +216,7 @@ def test_instances_of_a_host_go_one_after_the_other(fleet: Fleet) -> None:
     ],
 )
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_killed_controller_is_taken_up_again(fleet: Fleet, moment: str, how: signal.Signals) -> None:
+def test_next_run_completes_after_a_killed_controller(fleet: Fleet, moment: str, how: signal.Signals) -> None:
     wanted = fleet.another()
     with fleet.load(RATE) as load:
         process = fleet.start("rollout", **wanted)
@@ -230,10 +230,10 @@ def test_killed_controller_is_taken_up_again(fleet: Fleet, moment: str, how: sig
         assert run.status == 0, run.output
     assert load.errors() == {}
     assert len(set(fleet.options())) == 1
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
 
 
-def test_second_rollout_is_refused(fleet: Fleet) -> None:
+def test_second_rollout_is_rejected(fleet: Fleet) -> None:
     wanted = fleet.another()
     first = fleet.start("rollout", **wanted)
     until(first, "Set the rollout plan")

@@ -1,6 +1,6 @@
-"""What befalls a rollout at its worst moments, under load: who loses which requests, and whether the next run ends it.
+"""Faults at each moment of a rollout under load: which requests are lost, and whether the next run completes it.
 
-Prints the matrix after each of them; with ROLLOUT_DOCUMENTS, a folder, rollout-faults.md is written there.
+Prints the matrix after each of them, and writes rollout-faults.md to the folder ROLLOUT_DOCUMENTS if set.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import docker, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import ONE, Fleet, publish, until
 
 FLEET = Fleet("roll-", gpus=2, gateways=2)
-# Requests per second that two cores can give beside Ansible.
+# Requests per second that two cores can serve beside Ansible.
 RATE = 6
-# What Ansible prints as the moment comes.
+# Ansible's output at the moment.
 MOMENTS = {
     "before the drain": "rollout : Drain the instances",
-    "during the switch": "trtllm_server : Start its instances",
-    "during the proof": "trtllm_server : Verify each instance",
-    "during the canary's watch": "rollout : Wait for the bake time",
+    "during the start": "trtllm_server : Start its instances",
+    "during the verification": "trtllm_server : Verify each instance",
+    "during the canary analysis": "rollout : Wait for the bake time",
 }
 SMALL = "/run/small"
 FLEET_DIRECTORY = "/etc/trtllm-fleet"
@@ -36,7 +38,7 @@ BOOT_TIMEOUT = 180
 
 @dataclass(frozen=True)
 class Scene:
-    """Who is hit: the host that is being switched, and the run that switches it."""
+    """The host in update and the run that updates it."""
 
     fleet: Fleet
     victim: str
@@ -46,15 +48,10 @@ class Scene:
     def gateway(self) -> str:
         return self.fleet.gateway_names[0]
 
-    def docker(self, *arguments: str) -> None:
-        subprocess.run(["docker", *arguments], check=True, stdout=subprocess.DEVNULL)
-
     def boot(self, host: str) -> None:
-        self.docker("start", host)
-        end = time.monotonic() + BOOT_TIMEOUT
-        while self.fleet.shell(host, "systemctl is-system-running", check=False) not in ("running", "degraded"):
-            assert time.monotonic() < end, f"{host} does not boot"
-            time.sleep(2)
+        docker("start", host)
+        check = partial(self.fleet.shell, host, "systemctl is-system-running", check=False)
+        assert wait_for(lambda: check() in ("running", "degraded"), BOOT_TIMEOUT), f"{host} does not boot"
 
     def everywhere(self, script: str) -> None:
         for host in self.fleet.gpu_names:
@@ -63,17 +60,17 @@ class Scene:
 
 @dataclass(frozen=True)
 class Fault:
-    """How it is made and mended, and of which host, if of any, requests may be lost."""
+    """How a fault is caused and repaired, and the host whose requests may be lost, if any."""
 
     make: Callable[[Scene], object]
-    mend: Callable[[Scene], object]
+    repair: Callable[[Scene], object]
     lost: Callable[[Scene], str]
-    # What has to be put in order after the next run has ended.
+    # Cleanup after the next run has ended.
     after: Callable[[Scene], object] = lambda scene: None
 
 
 def fill(scene: Scene) -> None:
-    """The host's releases are on a disk that is full."""
+    """Fill the disk of the host's releases."""
     scene.fleet.shell(
         scene.victim,
         f"mkdir -p {SMALL} && mount -t tmpfs -o size=4m tmpfs {SMALL} && cp -a {FLEET_DIRECTORY}/. {SMALL}/"
@@ -93,7 +90,7 @@ SSH = "INPUT --protocol tcp --dport 22 --jump DROP"
 REGISTRY = "OUTPUT --destination registry.origin.test --jump REJECT"
 FAULTS = {
     "host lost": Fault(
-        lambda scene: scene.docker("kill", scene.victim),
+        lambda scene: docker("kill", scene.victim),
         lambda scene: scene.boot(scene.victim),
         lambda scene: scene.victim,
     ),
@@ -109,7 +106,7 @@ FAULTS = {
         lambda scene: scene.controller.send_signal(signal.SIGKILL), lambda scene: None, lambda scene: ""
     ),
     "gateway killed": Fault(
-        lambda scene: scene.docker("kill", scene.gateway),
+        lambda scene: docker("kill", scene.gateway),
         lambda scene: scene.boot(scene.gateway),
         lambda scene: scene.gateway,
     ),
@@ -123,7 +120,7 @@ FAULTS = {
 
 @dataclass
 class Cell:
-    """What came of a fault at a moment."""
+    """Result of a fault at a moment."""
 
     requests: int = 0
     lost: int = 0
@@ -142,14 +139,14 @@ MATRIX: dict[tuple[str, str], Cell] = {}
 
 
 def page() -> str:
-    """The matrix as Markdown."""
+    """Return the matrix as Markdown."""
     lines = [
-        "# Faults in the middle of a rollout",
+        "# Faults during a rollout",
         "",
         f"Run on {datetime.now(UTC):%Y-%m-%d}, with `make faults-rollout`, in the lab: {FLEET.gpus} simulated GPU hosts"
-        f" and {FLEET.gateways} gateways on {os.cpu_count()} cores, {RATE} requests a second of the OpenAI client.",
+        f" and {FLEET.gateways} gateways on {os.cpu_count()} cores, {RATE} requests/s of the OpenAI client.",
         "",
-        "Each cell: requests lost, how the run ended that was hit, and how the next one did.",
+        "Each cell: lost requests, the result of the interrupted run, and the result of the next run.",
         "",
         "| | " + " | ".join(MOMENTS) + " |",
         "|---" * (len(MOMENTS) + 1) + "|",
@@ -167,7 +164,7 @@ def fleet() -> Iterator[Fleet]:
 
 
 def instances(fleet: Fleet) -> dict[str, str]:
-    """Which instance each request went to, by the request's id, as the gateways logged it."""
+    """Return the instance of each request by its id, from the gateways' logs."""
     found = {}
     for gateway in fleet.gateway_names:
         for line in fleet.shell(gateway, "journalctl --unit trtllm-gateway --output cat | grep '^{'").splitlines():
@@ -192,7 +189,7 @@ def test_fault(fleet: Fleet, fault: str, moment: str) -> None:
         lost = made.lost(scene)
         seen += process.communicate()[0]
         cell.first = {0: "ended well", -signal.SIGKILL: "was killed"}.get(process.returncode, "stopped")
-        made.mend(scene)
+        made.repair(scene)
         began = time.monotonic()
         run = fleet.play("rollout", **wanted)
         cell.second = f"ended well after {time.monotonic() - began:.0f} s" if run.status == 0 else "failed"
@@ -208,5 +205,5 @@ def test_fault(fleet: Fleet, fault: str, moment: str) -> None:
     publish("rollout-faults.md", page())
     assert run.status == 0, f"{seen}\n{run.output}"
     assert failed == ours, load.errors()
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
     assert fleet.options() == [wanted["serving_recipe_engine_options"]["max_num_tokens"]] * fleet.gpus

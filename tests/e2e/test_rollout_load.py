@@ -1,6 +1,6 @@
-"""Six hosts and two gateways under a load that never ends, while everything on the hosts is changed in turn.
+"""Six hosts and two gateways under a continuous load, while all layers of the hosts change in turn.
 
-Prints what the clients noticed; with ROLLOUT_DOCUMENTS, a folder, rollout-load.md is written there.
+Prints the effects on clients, and writes rollout-load.md to the folder ROLLOUT_DOCUMENTS if set.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import NEWER, TWO, Fleet, publish
 
 FLEET = Fleet("six-", gpus=6, gateways=2)
-# Requests per second that two cores can give beside Ansible.
+# Requests per second that two cores can serve beside Ansible.
 RATE = 8
 REQUESTS = 10000
-# Of every 200th answer, which takes half a minute.
+# Tokens of each 200th response, which takes half a minute.
 LONG_TOKENS = 40000
-# Seconds that are looked at before each rollout.
+# Seconds of the baseline before each rollout.
 BEFORE = 90
 OTHER_IMAGE = "registry.origin.test/nvidia/tensorrt-llm/release:1.3.0rc14"
 
 
 @dataclass(frozen=True)
 class Part:
-    """A rollout under load; times are of time.monotonic()."""
+    """Rollout under load; times are of time.monotonic()."""
 
     change: str
     before: float
@@ -51,7 +51,7 @@ class Part:
 
 
 def page(parts: list[Part], load: Load) -> str:
-    """What the clients noticed, as Markdown."""
+    """Return the effects on clients as Markdown."""
     done, errors = load.since(0), load.errors()
     took = load.percentile(50, 0, done[-1].ended, long=True)
     rows = "\n".join(part.row(load) for part in parts)
@@ -59,18 +59,18 @@ def page(parts: list[Part], load: Load) -> str:
 # Rollouts under load
 
 Run on {datetime.now(UTC):%Y-%m-%d}, with `make load-rollout`, in the lab: {FLEET.gpus} simulated GPU hosts and
-{FLEET.gateways} gateways on {os.cpu_count()} cores, {RATE} requests a second of the OpenAI client,
-every second one streamed.
+{FLEET.gateways} gateways on {os.cpu_count()} cores, {RATE} requests/s of the OpenAI client,
+of which half are streamed.
 
 **{len(done)} requests, {sum(errors.values())} failed, {errors.get("cut", 0)} of them cut.**
-{sum(one.long for one in done)} were long, of which half took {took:.0f} s or more.
+{sum(one.long for one in done)} were long, with a median of {took:.0f} s.
 
 | Rollout of | took | requests | failed | p50 before | p50 during | p99 before | p99 during |
 |---|---|---|---|---|---|---|---|
 {rows}
 
-Times are of whole short answers, over the {BEFORE} s before a rollout and over the rollout. Hosts, gateways, clients
-and Ansible share the cores, so they say little of a fleet's speed: the client itself began requests up to
+Times are of complete short responses, for the {BEFORE} s before a rollout and during it. Hosts, gateways, clients and
+Ansible share the cores, so the times do not show a fleet's speed: the client started requests up to
 {load.late:.2f} s late.
 """
 
@@ -82,12 +82,12 @@ def fleet() -> Iterator[Fleet]:
 
 
 def older_revision(fleet: Fleet) -> str:
-    """The commit before the newest one of the model, as the lab's hub has it."""
+    """Return the model's second newest commit on the lab's hub."""
     repository = "/srv/hub/repositories/openai/gpt-oss-120b/repository.json"
     return str(json.loads(fleet.shell("trtllm-lab-origin", f"cat {repository}"))["commits"][-2])
 
 
-def test_nothing_is_lost_while_everything_changes(fleet: Fleet) -> None:
+def test_changes_of_all_layers_lose_no_request(fleet: Fleet) -> None:
     versions = {host: fleet.shell(host, NEWER) for host in fleet.gpu_names}
     revision = older_revision(fleet)
     changes: dict[str, dict[str, Any]] = {
@@ -112,7 +112,7 @@ def test_nothing_is_lost_while_everything_changes(fleet: Fleet) -> None:
     publish("rollout-load.md", page(parts, load))
     assert len(load.since(0)) >= REQUESTS
     assert load.errors() == {}
-    assert fleet.rotation() == fleet.all_instances
+    assert fleet.in_service() == fleet.all_instances
     for host in fleet.gpu_names:
         release = fleet.release(host)
         assert release["image"] == OTHER_IMAGE

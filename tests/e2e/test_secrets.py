@@ -1,4 +1,4 @@
-"""The secrets of hub and registry are in their 0600 files and nowhere else that anybody could look."""
+"""The secrets of hub and registry are in their 0600 files and nowhere else on the host or in logs."""
 
 import base64
 import json
@@ -11,16 +11,16 @@ import pytest
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, UNIT, Fleet, Hub
 
 CONTAINER = UNIT.removesuffix(".service")
-ALLOWED = {"/etc/trtllm-fleet/docker/config.json 600"}  # the hub token goes when all files are there
+ALLOWED = {"/etc/trtllm-fleet/docker/config.json 600"}  # the hub token is deleted when all files are complete
 
 
 PLACES = "/etc /root /home /opt /var/log /var/lib/trtllm-fleet /var/lib/systemd /srv /run /tmp /dev/shm"
 DOWNLOAD = ("--tags", "model_weights_install,model_weights_configure,model_weights_run")
-# Neither answers; the origin is reached without the proxy, and takes any password.
+# Neither responds; the origin is reached without the proxy, and accepts any password.
 PROXY = "http://fleet:proxy-canary-5b1f0e@127.0.0.1:9"
 INDEX = "https://fleet:index-canary-93c7ad@pypi.origin.test/simple"
 STARTED = "until systemctl show -P ActiveState trtllm-weights | grep -q activating; do sleep 0.2; done"
-# What a host has been seen to run, one command line a line. It ends when its file of orders goes.
+# Command lines seen on a host, one per line. It ends when its control file is removed.
 WATCH = """
 import glob, os
 seen = set()
@@ -37,7 +37,7 @@ os.rename("/run/watched.new", "/run/watched")
 
 @contextmanager
 def command_lines(fleet: Fleet) -> Iterator[list[str]]:
-    """Fill a list with the command lines of the host's processes while the block runs."""
+    """Append the command lines of the host's processes to a list while the block runs."""
     seen: list[str] = []
     fleet.shell("rm -f /run/watched; touch /run/watch")
     subprocess.run(["docker", "exec", "--detach", fleet.host, "python3", "-c", WATCH], check=True)
@@ -49,7 +49,7 @@ def command_lines(fleet: Fleet) -> Iterator[list[str]]:
 
 
 def files_with(fleet: Fleet, secret: str) -> set[str]:
-    """Return the files of the host that a secret is in, with their modes."""
+    """Return the files of the host that contain a secret, with their modes."""
     script = (
         f"grep --recursive --files-with-matches --devices=skip --fixed-strings -e '{secret}' {PLACES} 2>/dev/null "
         "| xargs --no-run-if-empty stat --format '%n %a'"
@@ -64,21 +64,21 @@ def canaries() -> list[str]:
     return [*secrets.values(), login]
 
 
-def test_no_secret_in_a_verbose_log(fleet: Fleet) -> None:
+def test_verbose_log_has_no_secret(fleet: Fleet) -> None:
     run = fleet.playbook("site.yml", "-vvv", "--diff", docker_engine_options={"max-concurrent-downloads": 4})
     assert run.status == 0, run.output
     assert not [secret for secret in canaries() if secret in run.output]
     assert fleet.playbook("site.yml").status == 0
 
 
-def test_no_secret_on_the_host_outside_its_files(fleet: Fleet) -> None:
+def test_secrets_on_the_host_are_in_their_files_only(fleet: Fleet) -> None:
     found = set()
     for secret in canaries():
         found |= files_with(fleet, secret)
     assert found == ALLOWED
 
 
-def test_no_secret_in_units_processes_journal_or_containers(fleet: Fleet) -> None:
+def test_units_processes_journal_and_containers_have_no_secret(fleet: Fleet) -> None:
     seen = fleet.shell(
         "systemctl show '*' --all; systemctl cat 'trtllm-*'; journalctl --no-pager; ps axeww; "
         f"docker inspect {CONTAINER}; docker image inspect $(docker image ls --quiet); docker info"
@@ -87,8 +87,8 @@ def test_no_secret_in_units_processes_journal_or_containers(fleet: Fleet) -> Non
     assert not [secret for secret in canaries() if secret in seen]
 
 
-def test_no_password_of_proxy_or_index_on_a_command_line_or_in_a_verbose_log(untouched: Fleet) -> None:
-    # Everything that goes through them: the hub's files, the vocabulary, the hub's client.
+def test_passwords_of_proxy_and_index_are_in_no_command_line_and_no_log(untouched: Fleet) -> None:
+    # All that uses them: the hub's files, the vocabulary, the hub's client.
     untouched.shell("rm -rf /opt/trtllm-fleet/hf /srv/proxied")
     with command_lines(untouched) as seen:
         run = untouched.playbook(
@@ -105,16 +105,16 @@ def test_no_password_of_proxy_or_index_on_a_command_line_or_in_a_verbose_log(unt
     assert any("venv --clear /opt/trtllm-fleet/hf" in line for line in seen), "the watch saw what the play ran"
     assert not [line for line in seen if "canary" in line]
     assert "canary" not in run.output
-    # The unit that downloads needs the proxy after a reboot, too.
+    # The download's unit needs the proxy after a reboot, too.
     assert files_with(untouched, "proxy-canary") == {"/etc/trtllm-fleet/weights.json 600"}
     assert files_with(untouched, "index-canary") == set()
 
 
 @pytest.mark.parametrize("interrupted", [False, True], ids=["run_waits", "run_interrupted"])
-def test_a_download_that_was_given_up_leaves_no_token(untouched: Fleet, hub: Hub, interrupted: bool) -> None:
+def test_failed_download_leaves_no_token(untouched: Fleet, hub: Hub, interrupted: bool) -> None:
     token = (REPO / ".lab/secrets/hub_token").read_text().strip()
     untouched.shell("rm -rf /srv/given-up")
-    # Less than the client writes at a time, so that no attempt gets any further.
+    # Less than the client writes at a time, so that no attempt progresses.
     hub.fault(kind="cut", path_glob="*gpt-oss-20b/resolve/*.safetensors", after_bytes=200_000, times=1000)
     variables = {
         "model_weights_repository": "openai/gpt-oss-20b",

@@ -1,23 +1,23 @@
-"""An instance that hangs is restarted, one that only loads, is slow or is busy is not, and a bad host is given up."""
+"""A hung instance is restarted; a loading, slow or busy one is not; and restarts end at the start limit."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import UNIT, Fleet, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import UNIT, Fleet, lab, wait_for
 
 ENVIRONMENT = {**os.environ, "LAB_PREFIX": "heal-", "LAB_HOSTS": "1"}
 CONTAINER = UNIT.removesuffix(".service")
 WATCHDOG = UNIT.replace("trtllm-", "trtllm-watch-")
 FAULT = "/srv/trtllm-fleet/encodings/fault"
-# It loads for longer than it may take for an answer, and gets ready well before it is called late.
+# It loads longer than the response timeout, and is ready well before the start timeout.
 TIMEOUT, LOAD, START_TIMEOUT = 40, 50, 120
 VARIABLES = {
     "trtllm_server_start_limit": 3,
@@ -26,7 +26,7 @@ VARIABLES = {
     "serving_recipe_environment": {
         "LAB_ENGINE_LOAD_SECONDS": str(LOAD),
         "LAB_ENGINE_FAULT_FILE": "/encodings/fault",
-        # One answer without max_tokens at a time, of more than twice the timeout.
+        # One response without max_tokens at a time, of more than twice the timeout.
         "LAB_ENGINE_KV_TOKENS": "131072",
         "LAB_ENGINE_ANSWER_TOKENS": "15000",
         "LAB_ENGINE_SPEEDUP": "1",
@@ -47,35 +47,25 @@ def served() -> Iterator[Fleet]:
 
 @pytest.fixture
 def host(served: Fleet) -> Iterator[Fleet]:
-    """It serves, and what was before does not count."""
+    """Return a host with a verified endpoint and reset counters."""
     served.shell(f"rm --force --recursive /run/trtllm-fleet/healed; systemctl reset-failed {UNIT}")
     assert served.chat() == 200
-    time.sleep(25)  # The watch asks every 20 seconds, so it knows that it is ready.
+    time.sleep(25)  # The watchdog checks every 20 seconds, so it has seen it ready.
     yield served
     served.shell(f"rm --force {FAULT}")
 
 
 def show(host: Fleet, name: str) -> str:
-    """A property of the unit."""
+    """Return a property of the unit."""
     return host.shell(f"systemctl show --property={name} --value {UNIT}").strip()
 
 
-def until(true: Callable[[], bool]) -> bool:
-    """Whether something comes true in time."""
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(2)
-    return True
-
-
-def serves_afresh(host: Fleet, before: str) -> bool:
-    return until(lambda: show(host, "InvocationID") not in ("", before) and host.chat() == 200)
+def is_restarted(host: Fleet, before: str) -> bool:
+    return wait_for(lambda: show(host, "InvocationID") not in ("", before) and host.chat() == 200, PATIENCE)
 
 
 def healed(host: Fleet) -> dict[str, Any]:
-    """What the watch has noted."""
+    """Return the restarts that the watchdog recorded."""
     noted: dict[str, Any] = json.loads(host.shell(f"cat /run/trtllm-fleet/healed/{UNIT}.json"))
     return noted
 
@@ -85,7 +75,7 @@ def untouched(host: Fleet) -> bool:
 
 
 def status(host: Fleet, folder: Path) -> dict[str, Any]:
-    """The host's row of the status."""
+    """Return the host's row of the status."""
     written = {"status_file": str(folder / "status.json"), "status_page": str(folder / "status.html")}
     run = host.playbook("playbooks/status.yml", **written)
     assert run.status == 0, run.output
@@ -93,11 +83,11 @@ def status(host: Fleet, folder: Path) -> dict[str, Any]:
     return dict(row)
 
 
-def test_what_loads_is_left_alone(host: Fleet) -> None:
-    """Longer than the timeout: the watch is there from the start."""
+def test_loading_instance_is_not_restarted(host: Fleet) -> None:
+    """Load longer than the timeout, with the watchdog running from the start."""
     before = show(host, "InvocationID")
     host.shell(f"docker kill {CONTAINER}")
-    assert serves_afresh(host, before)
+    assert is_restarted(host, before)
     assert untouched(host)
 
 
@@ -117,13 +107,13 @@ def test_what_loads_is_left_alone(host: Fleet) -> None:
     ],
     ids=["engine hangs", "all hangs"],
 )
-def test_what_hangs_is_started_afresh(host: Fleet, tmp_path: Path, freeze: str, health: int, reason: str) -> None:
+def test_hung_instance_is_restarted(host: Fleet, tmp_path: Path, freeze: str, health: int, reason: str) -> None:
     before = show(host, "InvocationID")
     host.shell(freeze)
     answer = host.shell("curl -so /dev/null --max-time 5 -w '%{http_code}' http://127.0.0.1:8000/health", check=False)
     assert int(answer) == health
     assert "LISTEN" in host.shell("ss --listening --tcp --numeric 'sport = :8000'")
-    assert serves_afresh(host, before)
+    assert is_restarted(host, before)
     noted = healed(host)
     assert (noted["times"], noted["reason"]) == (1, reason)
     assert f"Not well: {reason}." in host.shell(f"journalctl --boot --unit={WATCHDOG} --no-pager")
@@ -132,10 +122,10 @@ def test_what_hangs_is_started_afresh(host: Fleet, tmp_path: Path, freeze: str, 
     assert any("The watchdog killed serve-0 once" in told and reason in told for told in row["reasons"])
 
 
-def test_what_is_slow_is_left_alone(host: Fleet) -> None:
+def test_slow_instance_is_not_restarted(host: Fleet) -> None:
     before = show(host, "InvocationID")
     for _round in range(3):
-        # A question of the watch falls into each of these, and is answered late.
+        # A check of the watchdog falls into each of these, and is answered late.
         host.shell(f"pkill -STOP -f dynamo[.]frontend; sleep {TIMEOUT // 2 + 5}; pkill -CONT -f dynamo[.]frontend")
         assert host.chat() == 200
     assert untouched(host)
@@ -143,7 +133,7 @@ def test_what_is_slow_is_left_alone(host: Fleet) -> None:
 
 
 def send(host: Fleet, **given: object) -> None:
-    """Request an answer, and let it go on."""
+    """Start a request without waiting for its response."""
     body = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "Tell me all."}], **given}
     host.shell(
         f"systemd-run --quiet --collect curl --silent --output /dev/null --header 'Content-Type: application/json' "
@@ -152,24 +142,24 @@ def send(host: Fleet, **given: object) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["not streamed", "streamed"])
-def test_what_is_busy_is_left_alone(host: Fleet, stream: bool) -> None:
-    """All of its KV cache is one answer's for longer than the timeout, so a completion has to wait."""
+def test_busy_instance_is_not_restarted(host: Fleet, stream: bool) -> None:
+    """One response uses all of the KV cache for longer than the timeout, so a completion has to wait."""
     before = show(host, "InvocationID")
     used = "nvidia-smi -i 0 --query-gpu=utilization.memory --format=csv,noheader,nounits"
     send(host, stream=stream)
-    assert until(lambda: host.shell(used).strip() != "0")
+    assert wait_for(lambda: host.shell(used).strip() != "0", PATIENCE)
     began = time.monotonic()
     while time.monotonic() < began + TIMEOUT + 25:
         assert host.shell(used).strip() != "0"
         time.sleep(5)
     assert host.chat() == 0, "it has not waited behind the answer"
-    assert until(lambda: host.chat() == 200)
+    assert wait_for(lambda: host.chat() == 200, PATIENCE)
     assert untouched(host)
     assert show(host, "InvocationID") == before
 
 
-def test_what_hangs_while_it_is_busy_is_restarted(host: Fleet) -> None:
-    """As fast as one that is idle. Those who wait for an answer see the connection end."""
+def test_hung_busy_instance_is_restarted(host: Fleet) -> None:
+    """Restart it as fast as an idle one; waiting clients see a closed connection."""
     before = show(host, "InvocationID")
     for _round in range(2):
         send(host)
@@ -177,16 +167,16 @@ def test_what_hangs_while_it_is_busy_is_restarted(host: Fleet) -> None:
     host.shell(f"echo hang > {FAULT}")
     began = time.monotonic()
     assert host.shell("curl -so /dev/null --max-time 5 -w '%{http_code}' http://127.0.0.1:8000/health") == "200"
-    assert until(lambda: not untouched(host))
-    # Looks 20 seconds apart, and that the GPU shows its last work for some seconds.
+    assert wait_for(lambda: not untouched(host), PATIENCE)
+    # Checks are 20 seconds apart, and the GPU shows its last work for some seconds.
     assert time.monotonic() - began < TIMEOUT + 2 * 20 + 10
     host.shell(f"rm {FAULT}")
     assert healed(host)["reason"] == f"POST /v1/chat/completions was not answered within {TIMEOUT} s"
-    assert serves_afresh(host, before)
+    assert is_restarted(host, before)
 
 
-def test_the_watchdog_lives_as_long_as_its_instance(host: Fleet) -> None:
-    """In a unit of its own: needrestart restarts the unit of what maps a replaced library."""
+def test_watchdog_starts_and_stops_with_its_instance(host: Fleet) -> None:
+    """It is a separate unit, because needrestart restarts units that map a replaced library."""
 
     def watchdog() -> str:
         return host.shell(f"systemctl show --property=MainPID --value {WATCHDOG}").strip()
@@ -202,30 +192,30 @@ def test_the_watchdog_lives_as_long_as_its_instance(host: Fleet) -> None:
     assert watchdog() == "0"
     host.shell(f"systemctl start {UNIT}")
     assert watchdog() not in (first, "0")
-    assert serves_afresh(host, before)
+    assert is_restarted(host, before)
 
 
-def test_what_never_gets_ready_is_started_afresh(host: Fleet) -> None:
+def test_instance_that_is_never_ready_is_restarted(host: Fleet) -> None:
     before = show(host, "InvocationID")
     host.shell(f"echo hang > {FAULT}; docker kill {CONTAINER}")
-    assert until(lambda: not untouched(host))
+    assert wait_for(lambda: not untouched(host), PATIENCE)
     host.shell(f"rm {FAULT}")
     assert f"not ready within {START_TIMEOUT} s of its start" in healed(host)["reason"]
-    assert serves_afresh(host, before)
+    assert is_restarted(host, before)
 
 
-def test_docker_may_be_away(host: Fleet) -> None:
-    """For longer than all the starts that there may be. Masked, or the unit's own start would bring it back."""
+def test_instance_starts_after_a_docker_outage(host: Fleet) -> None:
+    """Docker is down for longer than all allowed starts. It is masked, or the unit's start would start it."""
     before, parts = show(host, "InvocationID"), "docker.service docker.socket"
     host.shell(
         f"systemctl mask --runtime --now {parts}; sleep 75; systemctl unmask --runtime {parts}; systemctl start {parts}"
     )
-    assert serves_afresh(host, before)
+    assert is_restarted(host, before)
 
 
-def test_what_ends_again_and_again_is_given_up(host: Fleet, tmp_path: Path) -> None:
+def test_repeated_exit_reaches_the_start_limit(host: Fleet, tmp_path: Path) -> None:
     host.shell(f"echo die > {FAULT}; docker kill {CONTAINER}")
-    assert until(lambda: show(host, "ActiveState") == "failed")
+    assert wait_for(lambda: show(host, "ActiveState") == "failed", PATIENCE)
     row = status(host, tmp_path)
     assert row["verdict"] == "down"
     start_limit_reached, last_log_line, *_rest = row["reasons"]

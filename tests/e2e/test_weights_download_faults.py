@@ -1,4 +1,4 @@
-"""What a hub does to a download, for longer than the real client bears it. Needs no fleet, and no root."""
+"""Hub faults during a download, for longer than the real client retries. Needs no fleet and no root."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import ansible_collections.trtllm.fleet.tests.unit.conftest  # noqa: F401 - makes the collection importable  # pylint: disable=unused-import
 from ansible_collections.trtllm.fleet.tests.unit.weights_hub import LARGE, LAST, MB, Host, LabHub, build
 
-# How much of the model may be fetched, all in all, when something breaks off.
+# Maximum bytes downloaded with interruptions, as a multiple of the model.
 AGAIN = 1.05
 
 
@@ -30,8 +29,8 @@ def host(hub: LabHub, tmp_path: Path) -> Host:
     return Host(tmp_path, hub)
 
 
-# The client's patience is five tries in as many seconds.
-def test_a_hub_that_goes_away_three_times_costs_time_only(hub: LabHub, host: Host) -> None:
+# The client retries five times in as many seconds.
+def test_hub_that_disconnects_three_times_costs_only_time(hub: LabHub, host: Host) -> None:
     host.plan["stall_timeout"] = 12
     total = host.manifest.total_bytes
     hub.fault(kind="slow", bytes_per_second=20 * MB)
@@ -44,7 +43,7 @@ def test_a_hub_that_goes_away_three_times_costs_time_only(hub: LabHub, host: Hos
     assert hub.served() <= AGAIN * total
 
 
-def test_after_two_stalls_the_client_goes_without_xet(hub: LabHub, host: Host, tmp_path: Path) -> None:
+def test_client_disables_xet_after_two_stalls(hub: LabHub, host: Host, tmp_path: Path) -> None:
     client = tmp_path / "client/bin/python"
     client.parent.mkdir(parents=True)
     note = f'echo "${{HF_HUB_DISABLE_XET:-with}}" >> {tmp_path}/runs'
@@ -59,8 +58,8 @@ def test_after_two_stalls_the_client_goes_without_xet(hub: LabHub, host: Host, t
     assert hub.served() <= AGAIN * host.manifest.total_bytes
 
 
-def test_a_hub_that_limits_requests_gets_the_pause_it_asks_for(hub: LabHub, host: Host) -> None:
-    # Longer than the stall timeout. The client asks twice at once, five times as it is told, and gives up.
+def test_rate_limited_download_waits_as_long_as_the_hub_requests(hub: LabHub, host: Host) -> None:
+    # Longer than the stall timeout. The client makes two requests at once, retries five times, and fails.
     host.plan["stall_timeout"] = 2
     hub.fault(kind="429", path_glob=f"*{LARGE}", retry_after=3, times=8)
     began = time.monotonic()
@@ -73,7 +72,7 @@ def test_a_hub_that_limits_requests_gets_the_pause_it_asks_for(hub: LabHub, host
     host.assert_whole()
 
 
-def test_two_runs_on_one_directory_take_turns(hub: LabHub, host: Host) -> None:
+def test_two_runs_on_one_directory_run_in_turn(hub: LabHub, host: Host) -> None:
     hub.fault(kind="slow", bytes_per_second=20 * MB)
     with host.start() as first:
         while hub.served() < MB:

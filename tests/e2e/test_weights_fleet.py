@@ -1,4 +1,4 @@
-"""Four hosts get one model: it crosses the WAN once, whatever dies, moves or is damaged on the way."""
+"""Four hosts get one model: once over the WAN, despite failures, moves and damage during the download."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, docker, lab
 
 PREFIX = "weights-"
 LAB = {**os.environ, "LAB_PREFIX": PREFIX, "LAB_HOSTS": "4", "LAB_GPU": "rtx_pro_6000x1"}
@@ -21,7 +21,7 @@ PLAYBOOK = "tests/e2e/weights.yml"
 MODEL = "/srv/trtllm-fleet/models/openai/gpt-oss-120b/*"
 SHARD = "model-00014-of-00014.safetensors"
 LATE = HOSTS[-1]
-# Shorter than what suits a fleet of machines, longer than a busy lab stands still.
+# Shorter than suits a real fleet, longer than a busy lab pauses.
 QUICK = {"model_weights_share_fallback": 20, "model_weights_stall_timeout": 20}
 
 
@@ -39,7 +39,7 @@ def play(*arguments: str, **variables: object) -> Run:
 
 
 def snapshot(fleet: Fleet) -> str:
-    """The checksums of the host's only snapshot."""
+    """Return the checksums of the host's only snapshot."""
     return fleet.shell(f"cd {MODEL} && find . -path ./.cache -prune -o -type f -exec sha256sum {{}} + | sort")
 
 
@@ -49,13 +49,13 @@ def forget_the_model(*fleets: Fleet) -> None:
 
 
 def size(fleet: Fleet) -> int:
-    """Bytes of the model."""
+    """Return the bytes of the model."""
     return int(json.loads(fleet.shell(f"cat {MODEL}/.cache/trtllm-fleet/manifest.json"))["total_bytes"])
 
 
-def test_a_fleet_gets_it_once(hub: Hub) -> None:
-    hub.forget()
-    # So that the play has something to wait for.
+def test_fleet_downloads_the_model_once(hub: Hub) -> None:
+    hub.clear_log()
+    # The play has to wait for the download.
     hub.fault(kind="slow", path_glob="*", bytes_per_second=1_000_000, times=1000)
     run = play("--limit", f"!{LATE.host}")
     first, *others = [snapshot(fleet) for fleet in HOSTS[:-1]]
@@ -68,18 +68,18 @@ def test_a_fleet_gets_it_once(hub: Hub) -> None:
         assert ":688" not in fleet.shell("ss --listening --numeric --tcp --udp")
 
 
-def test_a_second_run_changes_nothing() -> None:
+def test_second_run_changes_nothing() -> None:
     assert set(re.findall(r"changed=(\d+)", play("--limit", f"!{LATE.host}").output)) == {"0"}
 
 
-def test_a_host_that_joins_later_gets_it_from_its_peers(hub: Hub) -> None:
-    hub.forget()
+def test_new_host_downloads_from_its_peers(hub: Hub) -> None:
+    hub.clear_log()
     play()
     assert snapshot(LATE) == snapshot(HOSTS[0])
     assert hub.fetched() == {}
 
 
-def test_only_the_fleet_is_answered() -> None:
+def test_only_the_fleet_is_served() -> None:
     play(model_weights_share_keep=True, model_weights_verify="full")
     forget_the_model(LATE)
     play(model_weights_share_keep=True)
@@ -97,36 +97,36 @@ def test_only_the_fleet_is_answered() -> None:
         fleet.shell("systemctl stop trtllm-weights-share.service")
 
 
-def test_a_flipped_bit_is_found_and_only_that_file_comes_again(hub: Hub) -> None:
+def test_flipped_bit_is_detected_and_only_its_file_is_downloaded_again(hub: Hub) -> None:
     before = snapshot(HOSTS[1])
-    # Size, time and inode stay, as when a disk fails.
+    # Size, time and inode stay the same, as after a disk fault.
     HOSTS[1].shell(
         f"cd {MODEL} && touch --reference {SHARD} /tmp/time"
         f" && printf X | dd of={SHARD} bs=1 seek=5000 conv=notrunc status=none && touch --reference /tmp/time {SHARD}"
     )
-    hub.forget()
+    hub.clear_log()
     play(model_weights_verify="full")
     assert snapshot(HOSTS[1]) == before
     assert hub.fetched() == {}, "its peers have it"
 
 
-def test_the_seed_dies_in_the_middle(hub: Hub) -> None:
+def test_killed_seed_is_replaced(hub: Hub) -> None:
     expected = snapshot(HOSTS[0])
     forget_the_model(*HOSTS)
-    hub.forget()
+    hub.clear_log()
     hub.fault(kind="slow", path_glob="*", bytes_per_second=500_000, times=1000)
     died: list[str] = []
 
     def kill_the_seed() -> None:
-        """The host that loads from the hub, as soon as it has some of it."""
+        """Kill the host that downloads from the hub as soon as it has part of the model."""
         while not died:
             time.sleep(0.5)
             for fleet in HOSTS:
                 status = json.loads(fleet.shell("cat /run/trtllm-fleet/weights.json || echo '{}'", check=False))
                 if status.get("state") == "hub" and status["files_done"] > 5:
-                    subprocess.run(["docker", "kill", fleet.host], check=True, stdout=subprocess.DEVNULL)
+                    docker("kill", fleet.host)
                     died.append(fleet.host)
-                    hub.heal()
+                    hub.clear_faults()
 
     killer = Thread(target=kill_the_seed, daemon=True)
     killer.start()
@@ -136,11 +136,11 @@ def test_the_seed_dies_in_the_middle(hub: Hub) -> None:
     assert "unreachable=1" in run.output
     alive = [fleet for fleet in HOSTS if fleet.host not in died]
     assert [snapshot(fleet) for fleet in alive] == [expected] * 3
-    subprocess.run(["docker", "start", *died], check=True, stdout=subprocess.DEVNULL)
+    docker("start", *died)
 
 
-def test_it_comes_back_and_catches_up(hub: Hub) -> None:
-    hub.forget()
+def test_killed_seed_completes_after_its_return(hub: Hub) -> None:
+    hub.clear_log()
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and any(
         fleet.shell("systemctl is-system-running", check=False).strip() not in ("running", "degraded")

@@ -1,4 +1,4 @@
-"""What befalls the machines and their disk while the weights come: power, room, each other, a branch that moves."""
+"""Faults of hosts and disks during the download of weights: power, space, shared paths, and a moving branch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from typing import Any
 
 import pytest
 
-import ansible_collections.trtllm.fleet.tests.unit.conftest  # noqa: F401 - makes the collection importable  # pylint: disable=unused-import
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights import snapshot
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, docker, lab
 
 LAB = {**os.environ, "LAB_PREFIX": "storage-"}
 HOSTS = [Fleet("storage-1", LAB), Fleet("storage-2", LAB)]
@@ -35,15 +34,15 @@ USUAL = "/srv/trtllm-fleet"
 SHARED = "/mnt/disk"
 QUICK = {"model_weights_stall_timeout": 20, "model_weights_attempts": 2}
 MB = 1_000_000
-# How much of the model may be fetched again for each time that something breaks off.
+# Share of the model that may be downloaded again per interruption.
 AGAIN = 0.05
-# Of ext4 and XFS: no more input and output, and what is not on the disk yet is lost, that in the journal too.
+# For ext4 and XFS: end all input and output, and lose unwritten data, in the journal too.
 SHUT_DOWN, AT_ONCE = 0x8004587D, 2
 
 
 @dataclass(frozen=True)
 class Disk:
-    """A file system that both hosts have at SHARED. On this machine it is at ``place``."""
+    """A file system that both hosts have at SHARED; ``place`` is its path on this machine."""
 
     image: Path
     place: Path
@@ -65,7 +64,7 @@ class Disk:
 
     @contextmanager
     def filled(self, left: int) -> Iterator[None]:
-        """Something else takes all room but so many bytes."""
+        """Fill all space except this many bytes."""
         room = os.statvfs(self.place)
         other = self.place / "other"
         subprocess.run(["fallocate", f"--length={room.f_bavail * room.f_frsize - left}", other], check=True)
@@ -93,8 +92,8 @@ def hosts(disk: Disk) -> Iterator[None]:
         {"name": fleet.host, "os": release, "gpu": "rtx_pro_6000x1", "mounts": mounts}
         for fleet, release in zip(HOSTS, ("bookworm", "trixie"), strict=True)
     ]
-    anew = ",".join(fleet.host for fleet in HOSTS)
-    lab("up", "--extra-vars", json.dumps({"lab_hosts": wanted, "lab_recreate": anew}), environment=LAB)
+    recreated = ",".join(fleet.host for fleet in HOSTS)
+    lab("up", "--extra-vars", json.dumps({"lab_hosts": wanted, "lab_recreate": recreated}), environment=LAB)
     yield
     lab("down", environment=LAB)
 
@@ -123,7 +122,7 @@ def play(*arguments: str, **variables: Any) -> Run:
 
 
 def refused(*arguments: str, **variables: Any) -> str:
-    """What a play that fails has said, on one line: Ansible folds long ones."""
+    """Return the output of a failed play on one line, because Ansible folds long lines."""
     run = play(*arguments, **variables)
     assert run.status != 0, run.output
     return " ".join(run.output.split())
@@ -141,12 +140,12 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 600) -
 
 
 def served(hub: Hub) -> int:
-    """Bytes of files that the hub has sent since its log was emptied."""
+    """Return the bytes of files that the hub has sent since its log was emptied."""
     return sum(hub.fetched().values())
 
 
 def paths(hub: Hub) -> list[str]:
-    """What the hub was asked for since its log was emptied."""
+    """Return the requests to the hub since its log was emptied."""
     return [entry["path"] for entry in json.loads(hub.call("GET", "requests"))]
 
 
@@ -166,19 +165,19 @@ def checksums(fleet: Fleet, place: str) -> str:
 
 
 def at_hub(commit: str, model: str = MODEL) -> tuple[str, int]:
-    """Checksums of the files of a commit as they lie at the hub, and their bytes."""
+    """Return the checksums of a commit's files on the hub, and their bytes."""
     hub = Fleet("trtllm-lab-origin")
     place = f"/srv/hub/repositories/{model}/snapshots/{commit}"
     return checksums(hub, place), sum(map(int, hub.shell(f"cd {place} && {FILES} -printf '%s\\n'").split()))
 
 
 def kill(*fleets: Fleet) -> None:
-    """End everything on the hosts at once."""
-    subprocess.run(["docker", "kill", *(fleet.host for fleet in fleets)], check=True, stdout=subprocess.DEVNULL)
+    """Kill all processes on the hosts at once."""
+    docker("kill", *(fleet.host for fleet in fleets))
 
 
 def lose_power(disk: Disk) -> None:
-    """Nobody who is connected to a host is told, and what is not on the disk is lost."""
+    """Switch hosts off without closing connections or writing data to the disk."""
     for fleet in HOSTS:
         fleet.shell("ip link set eth0 down")
     disk.crash()
@@ -192,17 +191,17 @@ def active(fleet: Fleet, unit: str) -> bool:
 
 
 def boot(*fleets: Fleet) -> None:
-    subprocess.run(["docker", "start", *(fleet.host for fleet in fleets)], check=True, stdout=subprocess.DEVNULL)
+    docker("start", *(fleet.host for fleet in fleets))
     for fleet in fleets:
         wait_for(partial(active, fleet, "ssh"), f"{fleet.host} to boot")
 
 
-def test_a_killed_host_goes_on_by_itself(hub: Hub, branch: Branch) -> None:
+def test_killed_host_resumes_without_ansible(hub: Hub, branch: Branch) -> None:
     expected, total = at_hub(branch.newer)
     hub.fault(kind="slow", bytes_per_second=MB)
-    hub.forget()
+    hub.clear_log()
     with ThreadPoolExecutor(1) as pool:
-        # The first time Ansible waits for it, afterwards nobody does.
+        # Ansible waits for the download the first time only.
         pool.submit(play, *ALONE)
         for percent in (10, 50, 90):
             wait_until_served(hub, percent, total)
@@ -212,7 +211,7 @@ def test_a_killed_host_goes_on_by_itself(hub: Hub, branch: Branch) -> None:
     assert checksums(FIRST, place_of(branch.newer)) == expected
     assert served(hub) <= (1 + 3 * AGAIN) * total
 
-    hub.forget()
+    hub.clear_log()
     assert play(*ALONE).status == 0
     assert hub.fetched() == {}
     assert "enabled" not in FIRST.shell("systemctl is-enabled trtllm-weights", check=False)
@@ -220,11 +219,11 @@ def test_a_killed_host_goes_on_by_itself(hub: Hub, branch: Branch) -> None:
     assert changes(play(*ALONE)) == {"0"}
 
 
-def test_power_takes_what_was_not_on_the_disk(hub: Hub, branch: Branch, disk: Disk) -> None:
+def test_power_loss_loses_unwritten_data_only(hub: Hub, branch: Branch, disk: Disk) -> None:
     expected, total = at_hub(branch.newer)
     place = Path(place_of(branch.newer, str(disk.place)))
     hub.fault(kind="slow", bytes_per_second=MB)
-    hub.forget()
+    hub.clear_log()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(play, *ALONE, model_weights_dir=SHARED)
         wait_until_served(hub, 40, total)
@@ -234,19 +233,19 @@ def test_power_takes_what_was_not_on_the_disk(hub: Hub, branch: Branch, disk: Di
         arrived = {path: path.stat().st_size for path in place.rglob("*") if path.is_file()}
         lose_power(disk)
         assert any(not path.exists() or path.stat().st_size < size for path, size in arrived.items())
-        # Another file system than ext4 leaves zeros where the end of a new file was.
+        # A file system other than ext4 leaves zeros at the end of a new file.
         size = spoilt.stat().st_size
         os.truncate(spoilt, size - 100_000)
         os.truncate(spoilt, size)
         manifest = snapshot.read_manifest(place)
         assert snapshot.look(place, manifest).good == []
         boot(*HOSTS)
-        running.result()  # The play does not wait for ever for an answer of the host that was.
+        running.result()  # The play's wait for the host has a timeout.
     assert play(*ALONE, model_weights_dir=SHARED).status == 0
     assert checksums(FIRST, place_of(branch.newer, SHARED)) == expected
     assert hub.fetched()[spoilt.name] == 2 * size
 
-    # What a play has called good is on the disk.
+    # Files verified by a play are on the disk.
     lose_power(disk)
     assert snapshot.look(place, manifest).verified
     boot(*HOSTS)
@@ -254,10 +253,10 @@ def test_power_takes_what_was_not_on_the_disk(hub: Hub, branch: Branch, disk: Di
     assert changes(play(*ALONE, model_weights_dir=SHARED)) == {"0"}
 
 
-def test_a_disk_that_fills(hub: Hub, branch: Branch, disk: Disk) -> None:
+def test_full_disk(hub: Hub, branch: Branch, disk: Disk) -> None:
     expected, total = at_hub(branch.newer)
     directory = f"{SHARED}/full"
-    hub.forget()
+    hub.clear_log()
     with disk.filled(left=total):
         said = refused(*ALONE, model_weights_dir=directory)
     assert "model_weights_disk_margin 1.1" in said
@@ -273,7 +272,7 @@ def test_a_disk_that_fills(hub: Hub, branch: Branch, disk: Disk) -> None:
     assert re.search(r"The disk is full: \d+ MB are still missing, and /mnt/disk\S* has .* left\.", said)
     assert "set model_weights_dir to a larger one" in said
 
-    hub.heal()
+    hub.clear_faults()
     assert play(*ALONE, model_weights_dir=directory).status == 0
     assert checksums(FIRST, place_of(branch.newer, directory)) == expected
     assert served(hub) <= (1 + AGAIN) * total
@@ -281,9 +280,9 @@ def test_a_disk_that_fills(hub: Hub, branch: Branch, disk: Disk) -> None:
 
 def test_two_hosts_on_one_path(hub: Hub, branch: Branch) -> None:
     expected, total = at_hub(branch.newer)
-    # Hosts do not share on a network file system. This one does not look like one.
+    # Hosts do not share on a network file system. This one is not detected as one.
     both = {"model_weights_dir": f"{SHARED}/both", "model_weights_share": False}
-    hub.forget()
+    hub.clear_log()
     run = play(**both)
     assert run.status == 0, run.output
     assert served(hub) == total, "once for both"
@@ -292,7 +291,7 @@ def test_two_hosts_on_one_path(hub: Hub, branch: Branch) -> None:
     assert changes(play(**both, model_weights_verify="full")) == {"0"}
 
 
-def test_a_branch_that_moves(hub: Hub, branch: Branch) -> None:
+def test_moved_branch(hub: Hub, branch: Branch) -> None:
     older, newer = place_of(branch.older), place_of(branch.newer)
     FIRST.shell(f"rm -rf {USUAL}/models")
     branch.move(branch.older)
@@ -301,11 +300,11 @@ def test_a_branch_that_moves(hub: Hub, branch: Branch) -> None:
 
     branch.move(branch.newer)
     hub.fault(kind="corrupt", path_glob=f"*{SHARD}")
-    hub.forget()
+    hub.clear_log()
     assert play(*ALONE, model_weights_keep=0).status != 0
     assert checksums(FIRST, older) == at_hub(branch.older)[0], "it goes when there is another one, not before"
 
-    hub.heal()
+    hub.clear_faults()
     unit = "/etc/systemd/system/trtllm-serve-0.service"
     FIRST.shell(f"echo 'ExecStart=true {older}' > {unit}")
     assert play(*ALONE, model_weights_keep=0).status == 0
@@ -318,28 +317,28 @@ def test_a_branch_that_moves(hub: Hub, branch: Branch) -> None:
     assert FIRST.shell(f"ls {Path(newer).parent}").split() == [branch.newer]
 
 
-def test_a_branch_that_moves_while_two_hosts_ask(hub: Hub, branch: Branch) -> None:
+def test_branch_moved_during_the_requests_of_two_hosts(hub: Hub, branch: Branch) -> None:
     for fleet in HOSTS:
         fleet.shell(f"rm -rf {USUAL}/models")
     branch.move(branch.older)
-    # One of the two is answered, the other has to ask again.
+    # The hub answers one of the two; the other has to repeat its request.
     hub.fault(kind="429", path_glob="*/revision/main", retry_after=5, times=1)
-    hub.forget()
+    hub.clear_log()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(play)
         wait_for(lambda: any("/tree/" in path for path in paths(hub)), "a host to be answered")
         branch.move(branch.newer)
         assert running.result().status == 0, running.result().output
-    # The client asks for a tree too, but not quite so.
+    # The client also requests a tree, with other parameters.
     told = {path for path in paths(hub) if path.endswith("?recursive=true")}
-    assert len(told) == 2, "each of them was told of another commit"
+    assert len(told) == 2, "the two hosts resolved different commits"
     commit = FIRST.shell(f"ls {USUAL}/models/{MODEL}").strip()
     for fleet in HOSTS:
         assert checksums(fleet, place_of(commit)) == at_hub(commit)[0]
 
 
-def test_a_gated_model_without_a_token(hub: Hub) -> None:
-    hub.forget()
+def test_gated_model_without_a_token(hub: Hub) -> None:
+    hub.clear_log()
     said = refused(*ALONE, model_weights_repository=GATED, model_weights_token="")
     assert f"{GATED} is gated. Ask for access at https://hub.origin.test/{GATED} and set model_weights_token." in said
     assert hub.fetched() == {}

@@ -1,4 +1,4 @@
-"""Results of benchmarks that never were: a simple queueing model stands for the endpoint."""
+"""Invented benchmark results: a simple queueing model stands for the endpoint."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ TARGET: dict[str, Any] = {
 def measure(
     point: Mapping[str, Any], gpus: int, speed: float, noise: random.Random, limits: Mapping[str, float]
 ) -> Measured:
-    """What a closed queue would give: each user waits for the prompts before, then all decode together."""
+    """Simulate a closed queue: each user waits for the earlier prompts, then all decode together."""
     users = point["concurrency"] / max(1, gpus)
     wobble = noise.gauss(1, 0.012)
     tpot = (2.6 + 0.14 * users**0.98) / speed * wobble
@@ -123,7 +123,7 @@ def sample(
     ran_on: Mapping[str, Any] | None = None,
     state: str = "complete",
 ) -> Path:
-    """A result as the role leaves it; returns its directory. ``state`` running leaves it in the middle."""
+    """Write a result in the role's layout and return its directory. ``state`` running stops in the middle."""
     noise = random.Random(seed)
     chosen: list[Scenario] = choose(scenarios, TABLE, options or {})
     moment = began
@@ -155,5 +155,5 @@ def sample(
 
 
 def document(folder: Path, *scenarios: str, **options: Any) -> dict[str, Any]:
-    """The same, read."""
+    """Return the result as read."""
     return read_run(sample(folder, scenarios, **options) if scenarios else sample(folder, **options))

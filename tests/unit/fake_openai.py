@@ -1,4 +1,4 @@
-"""A scripted OpenAI server: each path answers what the test says, in turn; the last answer repeats."""
+"""Scripted OpenAI server: each path has a sequence of responses, of which the last repeats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODEL = "openai/gpt-oss-120b"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Writes what the script says; the helpers below are the script's words."""
+    """Request handler that runs the script; the helpers below are the script's steps."""
 
     protocol_version = "HTTP/1.1"
     server: Server
@@ -30,7 +30,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         fake.requests.append(Request(self.command, self.path, dict(self.headers), body))
         answers = fake.script.get(self.path, [reply(404)])
         self.close_connection = True
-        with contextlib.suppress(OSError):  # the client gave up first, which some tests want
+        with contextlib.suppress(OSError):  # the client disconnected first, as some tests intend
             (answers.pop(0) if len(answers) > 1 else answers[0])(self)
 
     do_GET = do_POST = _answer
@@ -55,12 +55,12 @@ class Server(http.server.ThreadingHTTPServer):
     fake: FakeOpenAI
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # a TLS handshake that the client refused
+        pass  # a TLS handshake that the client rejected
 
 
 @dataclass
 class FakeOpenAI:
-    """``with FakeOpenAI(script) as fake``; ``listen_after`` seconds the port refuses, bound but not listening."""
+    """``with FakeOpenAI(script) as fake``; for ``listen_after`` seconds the port is bound but does not listen."""
 
     script: dict[str, list[Answer]]
     listen_after: float = 0.0
@@ -75,7 +75,7 @@ class FakeOpenAI:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             tls.load_cert_chain(self.cert_file)
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-        if not self.listen_after:  # here, as on a busy machine the thread may come after the first request
+        if not self.listen_after:  # here, because on a busy machine the thread may start after the first request
             self._server.server_activate()
         scheme = "https" if self.cert_file else "http"
         self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
@@ -94,16 +94,16 @@ class FakeOpenAI:
         self._server.server_close()
 
     def paths(self) -> list[str]:
-        """The paths of the requests, in order."""
+        """Return the requested paths in order."""
         return [request.path for request in self.requests]
 
     def bodies(self, path: str) -> list[Any]:
-        """What was posted to a path, in order."""
+        """Return the bodies posted to a path, in order."""
         return [request.body for request in self.requests if request.path == path]
 
 
 def reply(status: int, body: Any = b"", headers: dict[str, str] | None = None) -> Answer:
-    """A whole answer; anything but bytes is sent as JSON."""
+    """Send a whole response; anything but bytes as JSON."""
 
     def answer(handler: Handler) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -120,7 +120,7 @@ def reply(status: int, body: Any = b"", headers: dict[str, str] | None = None) -
 def stream(
     events: Sequence[Any], end: bytes = b"data: [DONE]\n\n", before_first: float = 0.0, cut: bool = False
 ) -> Answer:
-    """Server-sent events in chunked encoding. ``cut`` resets the connection after the events instead of ending."""
+    """Send server-sent events in chunked encoding. ``cut`` resets the connection after the events instead of ending."""
 
     def answer(handler: Handler) -> None:
         handler.send_response(200)
@@ -130,7 +130,7 @@ def stream(
         time.sleep(before_first)
         text = b"".join(e if isinstance(e, bytes) else b"data: " + json.dumps(e).encode() + b"\n\n" for e in events)
         data = text + (b"" if cut else end)
-        # Chunks that do not respect the borders of events or lines, as a proxy may make them.
+        # Chunks that ignore the boundaries of events and lines, as a proxy may send them.
         for start in range(0, len(data), 50):
             part = data[start : start + 50]
             handler.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
@@ -143,7 +143,7 @@ def stream(
 
 
 def raw(data: bytes) -> Answer:
-    """These bytes, then the connection closes."""
+    """Send these bytes and close the connection."""
 
     def answer(handler: Handler) -> None:
         handler.wfile.write(data)
@@ -152,19 +152,19 @@ def raw(data: bytes) -> Answer:
 
 
 def hang(handler: Handler) -> None:
-    """Nothing, for longer than any test's deadline."""
+    """Send nothing for longer than any test's deadline."""
     time.sleep(60)
 
 
 def reset(handler: Handler) -> None:
-    """The connection is reset: a published port whose container does not listen yet."""
+    """Reset the connection, like a published port whose container does not listen yet."""
     handler.wfile.flush()
     handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     handler.connection.close()
 
 
 def drip(data: bytes, pause: float = 0.05) -> Answer:
-    """A byte now and then: every read succeeds, the whole never ends."""
+    """Send a byte at a time: each read succeeds, the response never ends."""
 
     def answer(handler: Handler) -> None:
         for byte in data:
@@ -178,7 +178,7 @@ USAGE = {"prompt_tokens": 70, "completion_tokens": 30, "total_tokens": 100}
 
 
 def chat(content: str | None = "New York is in the United States.", **fields: Any) -> dict[str, Any]:
-    """A whole chat completion of TensorRT-LLM; ``fields``: of the message, and finish_reason and usage."""
+    """Return a chat completion of TensorRT-LLM; ``fields`` are the message's, except finish_reason and usage."""
     finish_reason = fields.pop("finish_reason", "stop")
     usage = fields.pop("usage", USAGE)
     message = {"role": "assistant", "content": content, "reasoning_content": None, "tool_calls": [], **fields}
@@ -187,7 +187,7 @@ def chat(content: str | None = "New York is in the United States.", **fields: An
 
 
 def chat_chunks(content: Sequence[str], reasoning: Sequence[str] = (), finish_reason: str = "stop") -> list[Any]:
-    """The same as a stream: role, reasoning, content, end, and the chunk with the usage."""
+    """Return the same as a stream: role, reasoning, content, end, and the chunk with the usage."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{"reasoning_content": part} for part in reasoning] + [{"content": part} for part in content]
     chunks: list[Any] = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
@@ -199,7 +199,7 @@ def chat_chunks(content: Sequence[str], reasoning: Sequence[str] = (), finish_re
 
 
 def response(text: str, reasoning: str = "", status: str = "completed", **fields: Any) -> dict[str, Any]:
-    """A whole answer of the Responses API."""
+    """Return a response of the Responses API."""
     output: list[Any] = []
     if reasoning:
         output.append({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": reasoning}]})
@@ -209,7 +209,7 @@ def response(text: str, reasoning: str = "", status: str = "completed", **fields
 
 
 def worker(name: str, number: int = 1, address: str = "10.0.0.1", port: int = 34347) -> dict[str, Any]:
-    """A worker's entry in /health of Dynamo 1.6, by its endpoint's name. Ids are beyond what a float is exact to."""
+    """Return a worker's entry in /health of Dynamo 1.6 by its endpoint. Ids exceed the exact range of a float."""
     namespace, component, endpoint = name[len("dyn://") :].split(".")
     transport = {"tcp": f"{address}:{port}/f27ac1be9000dcb/{namespace}/{component}/{endpoint}"} if address else {}
     return {
@@ -223,13 +223,13 @@ def worker(name: str, number: int = 1, address: str = "10.0.0.1", port: int = 34
 
 
 def frontend_health(*workers: dict[str, Any]) -> Answer:
-    """/health of Dynamo's frontend, which is healthy whatever it lists."""
+    """Return /health of Dynamo's frontend, which is healthy with any list of workers."""
     names = {f"dyn://{entry['namespace']}.{entry['component']}.{entry['endpoint']}" for entry in workers}
     return reply(200, {"status": "healthy", "endpoints": sorted(names), "instances": workers})
 
 
 def serving(**answers: Sequence[Answer]) -> dict[str, list[Answer]]:
-    """The script of a server that works, with some paths answering otherwise: ``health``, ``models``, ``chat`` …"""
+    """Return the script of a healthy server; ``health``, ``models``, ``chat`` and others replace its responses."""
     script: dict[str, list[Answer]] = {
         "/health": [reply(200)],
         "/v1/models": [reply(200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})],

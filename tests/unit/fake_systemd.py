@@ -1,4 +1,4 @@
-"""A systemd that shows the states a test says, in turn; the last one repeats."""
+"""Scripted systemd: a sequence of unit states, of which the last repeats."""
 
 from __future__ import annotations
 

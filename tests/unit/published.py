@@ -1,24 +1,22 @@
-"""What documents publish for gpt-oss, as engine options: rules and the memory estimate must let all of it pass."""
+"""Engine options in published documents for gpt-oss: rules and the memory estimate must accept all of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
-from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
-
-MODELS = ROOT / "roles/serving_recipe/vars/models"
+from tools.recipe_pages import TABLES, resolve_all, short
 
 # Memory of one GPU in MiB, as nvidia-smi prints it.
-B200, H200, H100, GB200 = 183359, 143771, 81559, 189471
-RTX_PRO_6000, RTX_5090 = 97887, 32607
+MEMORY = {row["gpu_type"]: row["memory_mib"] for row in TABLES.hardware}
+B200, H200, H100 = MEMORY["b200"], MEMORY["h200"], MEMORY["h100"]
+RTX_PRO_6000, RTX_5090 = MEMORY["rtx_pro_6000"], MEMORY["rtx_5090"]
 
 
 def facts(model: str) -> dict[str, Any]:
-    """The facts of a model file."""
-    found: dict[str, Any] = yaml.safe_load((MODELS / f"{model}.yml").read_text())["__serving_recipe_model"]["facts"]
+    """Return the facts of a model file."""
+    found: dict[str, Any] = TABLES.models[f"openai/{model}"]["facts"]
     return found
 
 
@@ -44,62 +42,37 @@ def _graphs(largest: int) -> dict[str, Any]:
     return {"cuda_graph_config": {"enable_padding": True, "max_batch_size": largest}}
 
 
-_POSTPROCESSED = {"stream_interval": 20, "num_postprocess_workers": 4}
-_BALANCED = {
-    "enable_attention_dp": True,
-    "attention_dp_config": {"enable_balance": True, "batching_wait_iters": 50, "timeout_iters": 1},
-}
-_QUICK_START = {"max_batch_size": 720, "max_num_tokens": 16384, **_graphs(720), **_POSTPROCESSED}
+def document_rows() -> Iterator[Published]:
+    """Yield each published document of role serving_recipe on the GPUs that it names.
+
+    test_documents.py compares these options with copies of the documents.
+    """
+    for name, document in TABLES.documents.items():
+        for case, recipe in resolve_all(document, [document["use_case"]], name=name).recipes.items():
+            options, model = recipe["engine_options"], short(document["model"])
+            yield Published(recipe["name"], case.size, MEMORY[case.gpu_type], options, model)
+
 
 PUBLISHED = [
-    Published("quick start, low latency", 8, B200, _split(8, 0.9, enable_attention_dp=False, **_QUICK_START)),
-    Published("quick start, max throughput", 8, B200, _split(8, 0.9, **_QUICK_START, **_BALANCED)),
-    *(
-        Published(f"blog 9, low latency, {gpus} x {memory}", gpus, memory, _split(gpus, 0.75, **_graphs(8)))
-        for gpus, memory in [(1, B200), (4, B200), (8, B200), (1, H200), (4, H200), (8, H200), (1, GB200), (4, GB200)]
-    ),
-    *(
-        Published(
-            f"blog 9, max throughput, {gpus} x {memory}",
-            gpus,
-            memory,
-            _split(gpus, 0.9, enable_attention_dp=True, max_batch_size=640, stream_interval=10, **_graphs(640)),
-        )
-        for gpus, memory in [(1, B200), (4, B200), (8, B200), (1, H200), (4, H200), (8, H200), (1, GB200), (4, GB200)]
-    ),
-    Published(
-        "H100 template",
-        2,
-        H100,
-        {
-            "tensor_parallel_size": 2,
-            "moe_expert_parallel_size": 2,
-            "max_batch_size": 64,
-            "max_seq_len": 98304,
-            "max_num_tokens": 8192,
-            "enable_chunked_prefill": True,
-            "cuda_graph_config": {"enable_padding": True},
-            "kv_cache_config": {"free_gpu_memory_fraction": 0.8, "enable_block_reuse": True},
-        },
-    ),
-    *(
-        Published(
-            f"evaluation, {'DEP' if by_data else 'TP'}{gpus}, {tokens} tokens",
-            gpus,
-            B200,
-            _split(gpus, 0.9, enable_attention_dp=by_data, max_batch_size=batch, max_num_tokens=tokens),
-        )
-        for gpus in (8, 4)
-        for by_data, batch, tokens in [
-            (True, 128, 32768),
-            (True, 2, 133120),
-            (False, 1024, 32768),
-            (False, 720, 133120),
-        ]
-    ),
+    *document_rows(),
     Published("20b tutorial, 20 GB", 1, 20475, model="gpt-oss-20b"),
     Published("20b tutorial, RTX 5090", 1, RTX_5090, model="gpt-oss-20b"),
-    Published("curated, throughput", 2, B200, _split(2, 0.9, **_QUICK_START, **_BALANCED)),
+    Published(
+        "curated, throughput",
+        2,
+        B200,
+        _split(
+            2,
+            0.9,
+            max_batch_size=720,
+            max_num_tokens=16384,
+            stream_interval=20,
+            num_postprocess_workers=4,
+            enable_attention_dp=True,
+            attention_dp_config={"enable_balance": True, "batching_wait_iters": 50, "timeout_iters": 1},
+            **_graphs(720),
+        ),
+    ),
     Published(
         "curated, latency",
         8,

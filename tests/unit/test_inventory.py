@@ -1,4 +1,4 @@
-"""The ready-made inventories: complete as they stand, and a recipe for each of their hosts."""
+"""The ready-made inventories: complete, and with a recipe for each host."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ansible.vars.manager import VariableManager
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import serving_recipe
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
-# That of the lab has its hosts from Docker, and that of Dynamo has groups of its own.
+# The lab's gets its hosts from Docker; Dynamo's has other groups.
 READY = sorted(path for path in (ROOT / "inventory").iterdir() if path.name not in ("local", "dynamo"))
 DEFAULTS = yaml.safe_load((ROOT / "roles/serving_recipe/defaults/main.yml").read_text())
 
 
 def hosts(folder: Path, group: str = "gpu_hosts") -> dict[str, dict[str, Any]]:
-    """The variables of each host of a group, as Ansible merges them; templates as they are written."""
+    """Return the variables of each host of a group as merged by Ansible, with templates unrendered."""
     loader = DataLoader()
     inventory = InventoryManager(loader=loader, sources=[str(folder)])
     manager = VariableManager(loader=loader, inventory=inventory)
@@ -32,15 +32,15 @@ HOSTS = [
 ]
 
 
-def test_there_is_an_inventory_for_each_kind() -> None:
+def test_each_gpu_type_has_an_inventory() -> None:
     assert {folder.name for folder in READY} >= {"b200", "gb200", "h200", "h100", "rtx"}
     for folder in READY:
         assert hosts(folder), folder.name
 
 
 @pytest.mark.parametrize("variables", HOSTS)
-def test_a_host_has_all_that_a_first_run_needs(variables: dict[str, Any]) -> None:
-    assert variables["ansible_host"].startswith("192.0.2."), "an address that is nobody's"
+def test_host_has_the_variables_of_a_first_run(variables: dict[str, Any]) -> None:
+    assert variables["ansible_host"].startswith("192.0.2."), "an address for documentation"
     assert variables["ansible_user"]
     assert "HF_TOKEN" in variables["model_weights_token"]
     assert variables["nvidia_driver_reboot_allowed"] is False
@@ -48,7 +48,7 @@ def test_a_host_has_all_that_a_first_run_needs(variables: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("variables", HOSTS)
-def test_a_host_gets_a_recipe_without_being_asked(variables: dict[str, Any]) -> None:
+def test_host_has_a_recipe_without_detection(variables: dict[str, Any]) -> None:
     request = {name.removeprefix("serving_recipe_"): variables.get(name, default) for name, default in DEFAULTS.items()}
     recipe = serving_recipe(request)
     assert recipe["gpu_type"] == variables["serving_recipe_gpu_type"]
@@ -56,10 +56,10 @@ def test_a_host_gets_a_recipe_without_being_asked(variables: dict[str, Any]) -> 
     assert recipe["warnings"] == []
 
 
-def test_what_the_h100_inventory_suggests_works() -> None:
+def test_suggested_lines_of_the_h100_inventory_work() -> None:
     text = (ROOT / "inventory/h100/group_vars/all.yml").read_text()
     suggested = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# serving_recipe_")]
-    # With the count that it names.
+    # With the suggested count.
     request = {
         **DEFAULTS,
         **yaml.safe_load(text),
@@ -70,7 +70,7 @@ def test_what_the_h100_inventory_suggests_works() -> None:
     assert (recipe["document"], recipe["gpu_count"]) == ("h100_template", 2)
 
 
-def test_dynamos_inventory_has_hosts_for_every_part_with_all_that_a_first_run_needs() -> None:
+def test_dynamo_inventory_has_hosts_and_variables_for_all_components() -> None:
     folder = ROOT / "inventory/dynamo"
     parts = {part: hosts(folder, f"dynamo_{part}") for part in ("control", "frontend", "prefill", "decode")}
     assert {part: len(found) for part, found in parts.items()} == {
@@ -79,20 +79,20 @@ def test_dynamos_inventory_has_hosts_for_every_part_with_all_that_a_first_run_ne
         "prefill": 2,
         "decode": 2,
     }
-    everybody = hosts(folder, "dynamo")
-    assert everybody.keys() == set().union(*parts.values())
-    for variables in everybody.values():
-        assert variables["ansible_host"].startswith("192.0.2."), "an address that is nobody's"
+    members = hosts(folder, "dynamo")
+    assert members.keys() == set().union(*parts.values())
+    for variables in members.values():
+        assert variables["ansible_host"].startswith("192.0.2."), "an address for documentation"
         assert variables["ansible_user"]
         assert "HF_TOKEN" in variables["model_weights_token"]
         assert variables["nvidia_driver_reboot_allowed"] is False
         assert variables["dynamo_listen_address"] == "127.0.0.1"
-    # They serve models by themselves in no other playbook.
+    # No other playbook deploys instances to them.
     assert hosts(folder, "gpu_hosts") == {}
 
 
 @pytest.mark.parametrize("worker", ["prefill", "decode"])
-def test_dynamos_workers_get_recipes_without_being_asked(worker: str) -> None:
+def test_dynamo_workers_have_recipes_without_detection(worker: str) -> None:
     for variables in hosts(ROOT / "inventory/dynamo", f"dynamo_{worker}").values():
         request = {
             name.removeprefix("serving_recipe_"): variables.get(name, default) for name, default in DEFAULTS.items()

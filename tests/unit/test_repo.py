@@ -1,4 +1,4 @@
-"""What the repo promises about itself: specs, documents, pins."""
+"""Rules of the repository: specs, documents, pins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def specs_of(role: Path) -> dict[str, Any]:
 
 
 @role
-def test_specs_and_defaults_say_the_same(role: Path) -> None:
+def test_specs_and_defaults_agree(role: Path) -> None:
     options = {name: spec for entry in specs_of(role).values() for name, spec in (entry.get("options") or {}).items()}
     specified = {name: spec.get("default") for name, spec in options.items() if not spec.get("required")}
     assert specified == (read(role / "defaults/main.yml") or {})
@@ -46,7 +46,7 @@ def test_variables_are_named_after_their_role(role: Path) -> None:
 
 
 @role
-def test_entry_points_have_tasks_and_everything_is_described(role: Path) -> None:
+def test_entry_points_have_tasks_and_descriptions(role: Path) -> None:
     for entry, spec in specs_of(role).items():
         assert (role / f"tasks/{entry}.yml").exists(), entry
         assert spec["short_description"]
@@ -55,11 +55,11 @@ def test_entry_points_have_tasks_and_everything_is_described(role: Path) -> None
             assert option.get("description"), f"{name} has no description"
 
 
-def test_no_task_has_an_environment_but_where_nothing_in_it_is_secret() -> None:
-    # Ansible writes it on the command line of the host, and into verbose output.
+def test_tasks_have_no_environment_with_secrets() -> None:
+    # Ansible writes it on the command line of the host and into verbose output.
     tasks = [*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("playbooks/*.yml")]
     found = {str(path.relative_to(ROOT)) for path in tasks if re.search(r"^ *environment:", path.read_text(), re.M)}
-    # Where apt's configuration is, and the names of packages.
+    # The place of apt's configuration, and package names.
     assert found == {"roles/apt_packages/tasks/main.yml"}
 
 
@@ -67,22 +67,22 @@ def test_generated_documents_are_up_to_date() -> None:
     generated = docs.generated()
     stale = [str(path) for path, text in generated.items() if not path.exists() or path.read_text() != text]
     assert not stale, "run `make docs`"
-    # Of a model that is gone.
+    # The page of a removed model.
     assert set((ROOT / "docs/reference/recipes").iterdir()) <= set(generated)
 
 
-def test_the_link_makes_the_checkout_a_collection() -> None:
+def test_link_makes_the_checkout_a_collection() -> None:
     link = ROOT / "collections/ansible_collections/trtllm/fleet"
     assert link.is_symlink()
     assert link.resolve() == ROOT
 
 
-def test_every_pin_is_exact() -> None:
+def test_pins_are_exact() -> None:
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     assert [line for line in lines if line and not re.fullmatch(r"#.*|[\w.-]+==[\w.]+", line)] == []
 
 
-def test_galaxy_names_the_collections_that_the_pinned_ansible_carries() -> None:
+def test_galaxy_lists_the_collections_of_the_pinned_ansible() -> None:
     import ansible_collections
 
     for name, allowed in read(ROOT / "galaxy.yml")["dependencies"].items():
@@ -92,6 +92,6 @@ def test_galaxy_names_the_collections_that_the_pinned_ansible_carries() -> None:
         assert set(carried) == set(SpecifierSet(allowed).filter(carried)), name
 
 
-def test_this_version_has_a_changelog() -> None:
+def test_version_has_a_changelog() -> None:
     released = read(ROOT / "changelogs/changelog.yaml")["releases"]
     assert read(ROOT / "galaxy.yml")["version"] in released or list(ROOT.glob("changelogs/fragments/*.y*ml"))

@@ -1,4 +1,4 @@
-"""Hosts of a fleet on this machine, each with an address of its own on loopback and the real share program."""
+"""Hosts of a fleet on this machine, each with a loopback address and the real share program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 PROGRAM = "ansible_collections.trtllm.fleet.plugins.module_utils.weights.share"
 COMMIT = "b5c939de8f754692c1647ca79fbf85e8c1e70f8a"
 MB = 1_000_000
-# A hang of the machine is not a failure of the program.
+# Long enough for a machine that pauses.
 PATIENCE = 120
 
 
@@ -39,7 +39,7 @@ def content_of(path: str, size: int) -> bytes:
 
 
 def remote_file(path: str, content: bytes) -> snapshot.RemoteFile:
-    """As the hub describes it: large files by their SHA-256, others by git's name."""
+    """Describe a file like the hub: large files by their SHA-256, others by git's id."""
     if path.endswith(".safetensors"):
         return snapshot.RemoteFile(path, len(content), sha256=hashlib.sha256(content).hexdigest())
     git_oid = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
@@ -47,7 +47,7 @@ def remote_file(path: str, content: bytes) -> snapshot.RemoteFile:
 
 
 def free_port() -> int:
-    """One that nobody listens on, as on the one behind it, and that no connection is made from."""
+    """Return a port that is free together with the next one, and outside the range of outgoing connections."""
     while True:
         port = random.randrange(10_000, 30_000)
         try:
@@ -59,7 +59,7 @@ def free_port() -> int:
 
 
 def until(what: Callable[[], Any], describe: Callable[[], str] = lambda: "") -> Any:
-    """What something says as soon as it says anything."""
+    """Wait until a function returns a true value, and return it."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         result = what()
@@ -70,7 +70,7 @@ def until(what: Callable[[], Any], describe: Callable[[], str] = lambda: "") -> 
 
 
 class Host:
-    """A host of the fleet: ``options`` are those of the plan's share section."""
+    """Host of the fleet: ``options`` are those of the plan's share section."""
 
     def __init__(self, root: Path, address: str, manifest: snapshot.Manifest, **options: Any) -> None:
         self.address = address
@@ -89,7 +89,7 @@ class Host:
         self.plan.write_text(json.dumps({**plan, "attempts": 1, "max_rate": 0, "share": asdict(self.share)}))
 
     def give(self, contents: dict[str, bytes]) -> None:
-        """Let files come to their place as the hub's client has them come: whole."""
+        """Move whole files to their place, as the hub's client does."""
         for path, content in contents.items():
             new = self.directory / snapshot.STATE / "new"
             new.write_bytes(content)
@@ -97,12 +97,12 @@ class Host:
             os.replace(new, self.directory / path)
 
     def seem_to_load_from_the_hub(self) -> None:
-        """As the fetch program tells; such a host is asked more often."""
+        """Report a download from the hub like the fetch program; peers query such a host more often."""
         status = {"state": "hub", "updated": time.monotonic() + PATIENCE}
         (self.run_dir / FETCH_STATUS).write_text(json.dumps(status))
 
     def start(self, **constants: float) -> None:
-        """Run the program, with other values for some of its constants."""
+        """Run the program with other values for some of its constants."""
         changes = "".join(f"share.{name} = {value}; " for name, value in constants.items())
         package, name = PROGRAM.rsplit(".", 1)
         code = f"from {package} import {name}; {changes}raise SystemExit({name}.main())"
@@ -116,14 +116,14 @@ class Host:
             )
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Its exit status."""
+        """Stop the program and return its exit status."""
         if self.process is None:
             return 0
         self.process.send_signal(number)
         return self.ended()
 
     def ended(self) -> int:
-        """Its exit status, when it has ended by itself."""
+        """Return the exit status once the program has ended by itself."""
         assert self.process
         return self.process.wait(PATIENCE)
 
@@ -137,7 +137,7 @@ class Host:
             return {}
 
     def has(self) -> list[str]:
-        """The files that are in their places and known to be good."""
+        """Return the verified files in their places."""
         return [file.path for file in snapshot.look(self.directory, self.manifest).good]
 
     def wait_for(self, what: Callable[[Host], Any]) -> Any:
@@ -157,12 +157,12 @@ class Host:
         return self.status()
 
     def counted(self) -> dict[str, Any]:
-        """Its status, with all bytes that moved before: the engine is asked for them when a status has been written."""
+        """Return the status with all earlier bytes included; the engine is queried after each write."""
         self.next_status()
         return self.next_status()
 
     def index(self) -> dict[str, Any]:
-        """What it tells the other hosts; nothing while it does not answer."""
+        """Return the index for other hosts; nothing if the program does not respond."""
         try:
             return dict(json.loads(ask(self.share, self.address, INDEX, INDEX_LIMIT)))
         except ASK_ERRORS:
@@ -172,13 +172,13 @@ class Host:
         return (self.directory / path).read_bytes()
 
     def arrived(self) -> int:
-        """Bytes of unfinished files."""
+        """Return the bytes of unfinished files."""
         return sum(path.stat().st_blocks * 512 for path in (self.directory / snapshot.STATE / "peers").glob("*"))
 
 
 @contextmanager
 def fleet(root: Path, contents: dict[str, bytes], count: int, **options: Any) -> Iterator[list[Host]]:
-    """Hosts that do not run yet, and no longer do afterwards."""
+    """Return hosts that do not run yet; stop them afterwards."""
     manifest = snapshot.Manifest("lab/model", COMMIT, [remote_file(path, data) for path, data in contents.items()])
     addresses = [f"127.0.0.{number}" for number in range(2, count + 2)]
     options = {"port": free_port(), "peers": addresses, **options}

@@ -1,4 +1,4 @@
-"""A running lab hub, and the fetch program against it: with the real client, in processes of their own."""
+"""A running lab hub, and the fetch program with the real client in separate processes."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ GATED = "lab/gated"
 PUBLIC = "lab/public"
 TOKEN = "hf_granted_canary"
 MB = 1_000_000
-# About 50 MB, 40 of them in two shards: the client holds a quarter of a MB back for each of the two that it loads.
+# About 50 MB, 40 of them in two shards: the client holds a quarter of a MB of each of two concurrent files.
 SHAPE = build_repositories.SHAPES["gpt-oss-120b"]._replace(width=48)
 TINY = build_repositories.Shape(layers=2, experts=16, shards=2, width=1)
 LARGE = "model-00000-of-00014.safetensors"
 LAST = "model-00014-of-00014.safetensors"
-# Of a program that does not end, on a machine that may stand still for minutes.
+# Timeout of a program, on a machine that may pause for minutes.
 TIMEOUT = 600
-# How much of the model may be sent, all in all, when something breaks off. It is a small one, and what the sockets of a
-# busy machine hold is megabytes: the bar of 5 percent is for the models of tests/e2e.
+# Maximum bytes sent with an interruption, as a multiple of the model. The model is small and the sockets of a
+# busy machine hold megabytes: the limit of 5 percent is for the models of tests/e2e.
 AGAIN = 1.15
-# Seconds without a byte until the client is killed. On a busy machine its start alone takes several.
+# Seconds without a byte until the client is killed. On a busy machine its start takes several.
 PATIENT = 20
 
 
 def build(directory: Path) -> Path:
-    """Make the repositories under a directory."""
+    """Build the repositories under a directory."""
     build_repositories.build_repository(directory / NAME, SHAPE, "model", gated=False)
     for name in (GATED, PUBLIC):
         build_repositories.build_repository(directory / name, TINY, "tiny", gated=name == GATED)
@@ -46,7 +46,7 @@ def build(directory: Path) -> Path:
 
 
 class LabHub:
-    """The hub, in a thread, with repositories under a directory."""
+    """Hub in a thread, with repositories under a directory."""
 
     def __init__(self, directory: Path, context: ssl.SSLContext | None = None) -> None:
         self.directory = directory
@@ -78,7 +78,7 @@ class LabHub:
         return (self.directory / name / "main" / path).read_bytes()
 
     def served(self, path: str = "") -> int:
-        """Bytes of files that went out, or of those whose path ends so."""
+        """Return the bytes sent of all files, or of those whose path has this ending."""
         entries = list(self.server.hub.requests)
         return sum(
             e["bytes"]
@@ -88,7 +88,7 @@ class LabHub:
 
 
 class Host:
-    """A host with a snapshot directory, its manifest in it, and the plan of how to complete it."""
+    """Host with a snapshot directory, its manifest and its plan."""
 
     def __init__(self, root: Path, hub: LabHub, name: str = NAME, **plan: Any) -> None:
         self.manifest = hub.manifest(name)
@@ -138,7 +138,7 @@ class Host:
         return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
     def interrupt(self, hub: LabHub, served: int, with_signal: signal.Signals) -> int:
-        """Start the program, end it by a signal when the hub has served so many bytes, and return its status."""
+        """Start the program, signal it after the hub has sent this many bytes, and return its status."""
         with self.start() as process:
             while hub.served() < served and process.poll() is None:
                 time.sleep(0.02)
@@ -147,7 +147,7 @@ class Host:
         return process.returncode
 
     def clients(self) -> list[int]:
-        """Processes of the client that work for this host."""
+        """Return the client processes of this host."""
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -158,14 +158,14 @@ class Host:
         return found
 
     def assert_no_client(self) -> None:
-        """It goes with its parent, when the kernel gets to it."""
+        """Check that the client ends with its parent, with a delay by the kernel."""
         end = time.monotonic() + 60
         while self.clients():
             assert time.monotonic() < end, self.clients()
             time.sleep(0.05)
 
     def assert_whole(self) -> None:
-        """Every file has the hub's content and is remembered as verified, and nothing unfinished is left."""
+        """Check that all files equal the hub's and are recorded as verified, and no unfinished file remains."""
         files = {self.directory / file.path: file for file in self.manifest.files}
         assert snapshot.digests_of(files) == {path: file.digest for path, file in files.items()}
         assert snapshot.look(self.directory, self.manifest).verified

@@ -1,14 +1,14 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What ``gateway_affinity`` is worth: conversations about long documents, balanced in each of its ways in turns.
+"""Measure the benefit of ``gateway_affinity`` for conversations about long documents.
 
-Each turn sends the whole conversation again, most of which the instance that had the turn before has in its cache. The
-ways are HAProxies of the benchmark's own on the gateway's host, with what role gateway would configure. Needs GPU hosts
-of the lab behind a gateway, all otherwise idle: docs/test-results/benchmarks.md says how.
+Each turn sends the whole conversation again; the instance of the previous turn has most of it in its cache. Each
+value of ``gateway_affinity`` has a separate HAProxy on the gateway's host with the configuration of role gateway. Needs
+idle GPU hosts of the lab behind a gateway: see docs/test-results/benchmarks.md.
 
-The last line is one JSON object. The exit status is 1 if ``session`` or ``prefix`` has a later first token than
-``none``, by the median.
+The last line is one JSON object. The exit status is 1 if the median time to the first token with ``session`` or
+``prefix`` exceeds that with ``none``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tools.bench.gateway import HEADERS, MODEL, ROOT, Client, address, altered, 
 
 ROLE = Path(__file__).parents[2] / "roles/gateway"
 WAYS = ("none", "session", "prefix")
-PORT = 9451  # of the first way; the others and their metrics come after it
+PORT = 9451  # of the first HAProxy; the others and their metrics follow
 WORDS = 1500  # of a document: 13 kB, 13,000 tokens; recipes take prompts of 16,384
 TURNS = 5
 ROUNDS = 4
@@ -38,17 +38,21 @@ THINKING = (0.2, 0.6)  # seconds between an answer and the next question
 
 @dataclass(frozen=True)
 class Turn:
-    """``first_ms``: until the first token. ``moved``: not where the turn before was."""
+    """``first_ms``: time to the first token. ``moved``: True if the instance differs from the previous turn's."""
 
     first_ms: float
     moved: bool
 
 
 class User(Client):
-    """One conversation after another."""
+    """Client that holds conversations."""
 
     def converse(self, name: str | None) -> list[Turn]:
-        """What came of each turn but the first, of which nobody has a thing. Raises RuntimeError for no answer."""
+        """Return the results of all turns but the first, which no instance has cached.
+
+        Raises:
+            RuntimeError: A response failed.
+        """
         document = " ".join(f"{random.getrandbits(32):x}" for _word in range(WORDS))
         messages = [{"role": "system", "content": document}]
         turns, before = [], ""
@@ -63,7 +67,7 @@ class User(Client):
         return turns
 
     def say(self, messages: list[dict[str, str]], headers: dict[str, str]) -> tuple[float, str, str]:
-        """Milliseconds until the first token, the instance that it came from, and the whole answer."""
+        """Return milliseconds to the first token, the instance, and the whole response."""
         body = json.dumps({"messages": messages, "model": MODEL, "max_tokens": 16, "stream": True})
         began, first, said = time.perf_counter(), 0.0, ""
         self._connection.request("POST", "/v1/chat/completions", body, HEADERS | headers)
@@ -78,7 +82,7 @@ class User(Client):
 
 
 def head(gateway: str, way: str) -> str:
-    """The configuration without instances, as the role makes it for a host of the lab."""
+    """Return the configuration without instances, from the role's template for a host of the lab."""
     path = f"/run/bench-{way}.head"
     given = [
         f"@{ROLE}/defaults/main.yml",
@@ -86,7 +90,7 @@ def head(gateway: str, way: str) -> str:
         f"gateway_affinity={way}",
         f"gateway_name={address(gateway)}",
     ]
-    # The template looks for the role's files below the playbook's directory.
+    # The template searches the role's files below the playbook's directory.
     command = ["ansible", "-i", "inventory/local", "--become", "--playbook-dir", str(ROLE)]
     command += ["-m", "ansible.builtin.template", "-a", f"src={ROLE}/templates/head.cfg.j2 dest={path} mode=0600"]
     subprocess.run(
@@ -96,7 +100,7 @@ def head(gateway: str, way: str) -> str:
 
 
 def configuration(text: str, servers: str, port: int) -> str:
-    """A gateway's configuration that says who answered, and without checks, which would only use the processors."""
+    """Return a gateway's configuration with the instance in a header, and without checks, which use CPU time."""
     changes = {
         r"^  default_backend": "  http-response set-header X-Instance %s\n  default_backend",
         r"^  default-server check .*\n": "",
@@ -106,8 +110,8 @@ def configuration(text: str, servers: str, port: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gateway", default="gpu3", help="gateway of the lab")
-    parser.add_argument("--users", type=int, default=8, help="conversations at once")
+    parser.add_argument("--gateway", default="gpu3", help="gateway of the lab (default: gpu3)")
+    parser.add_argument("--users", type=int, default=8, help="concurrent conversations (default: 8)")
     given = parser.parse_args()
     running = output("docker", "exec", given.gateway, "cat", f"{ROOT}/haproxy.cfg") + "\n"
     servers = "".join(re.findall(r"^  server .* maxconn .*\n", running, flags=re.MULTILINE))

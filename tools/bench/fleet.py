@@ -1,13 +1,13 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a look at a fleet costs the controller: status.yml and a site.yml that changes nothing, beside bare SSH.
+"""Measure status.yml, and site.yml without changes, beside plain SSH.
 
-Bare SSH is one shell script a host, all at once, over connections that are open already, as Ansible's are. It looks at
-what status.yml looks at: units, the release's files, the instances' health and models, images, GPUs and drivers. Needs
-hosts of the lab that serve, and nothing else going on: docs/test-results/benchmarks.md says how.
+Plain SSH runs one shell script on each host in parallel, over open connections as Ansible's are. It reads the same as
+status.yml: units, the release's files, the instances' health and models, images, GPUs and drivers. Needs an otherwise
+idle lab with verified endpoints: see docs/test-results/benchmarks.md.
 
-The last line is one JSON object, with medians of wall seconds and of CPU seconds of the controller's processes.
+The last line is one JSON object, with medians of wall seconds and of CPU seconds of the control node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 INVENTORY = "inventory/local"
-# Prints what a person would have to read to know that all is well.
+# Prints what an operator would read to check a host.
 SCRIPT = r"""
 cd /etc/trtllm-fleet/verified && units=$(ls | grep '\.service$')
 systemctl show --property=ActiveState,SubState,NRestarts,UnitFileState,DropInPaths,NeedDaemonReload -- $units
@@ -48,30 +48,30 @@ cat /proc/driver/nvidia/version /proc/net/tcp
 
 @dataclass(frozen=True)
 class Host:
-    """How to log in to a host and become root there."""
+    """Login of a host and the way to become root."""
 
     login: str
     asks_for_password: bool
 
 
 def cpu() -> float:
-    """CPU seconds of this process and of all its children that have ended."""
+    """Return the CPU seconds of this process and its ended children."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def measured(work: Callable[[], object]) -> tuple[float, float]:
-    """Wall and CPU seconds of the controller."""
+    """Return wall and CPU seconds of the control node."""
     before, began = cpu(), time.perf_counter()
     work()
     return time.perf_counter() - began, cpu() - before
 
 
 def hosts() -> dict[str, Host]:
-    """The GPU hosts of the lab, by name."""
+    """Return the GPU hosts of the lab by name."""
     command = ["ansible-inventory", "--inventory", INVENTORY, "--list"]
     said = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True).stdout
-    # What an inventory plugin tells is wrapped, so that nobody takes it for a template.
+    # Unwrap values that an inventory plugin marks as unsafe for templating.
     told = json.loads(said, object_hook=lambda one: one.get("__ansible_unsafe", one))
     variables = told["_meta"]["hostvars"]
     return {
@@ -81,7 +81,7 @@ def hosts() -> dict[str, Host]:
 
 
 def ssh(sockets: Path, host: Host, script: str) -> str:
-    """Run a script as root, with the password of the lab where sudo asks for one."""
+    """Run a script as root, with the lab's password if sudo needs one."""
     options = {
         "ControlMaster": "auto",
         "ControlPath": sockets / "%C",
@@ -103,14 +103,14 @@ def play(name: str) -> None:
     if done.returncode:
         raise SystemExit(done.stdout)
     changed = [line for line in done.stdout.splitlines() if " changed=" in line and " changed=0 " not in line]
-    # What status.yml writes is a file on the controller.
+    # status.yml writes a file on the control node.
     if changed and name == "site.yml":
-        raise SystemExit(f"{name} changed something, so this is no measurement:\n" + "\n".join(changed))
+        raise SystemExit(f"{name} changed something; measure a fleet without changes:\n" + "\n".join(changed))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=3, help="number of runs (default: 3)")
     given = parser.parse_args()
     fleet = hosts()
     with tempfile.TemporaryDirectory(prefix="fleet-") as folder, ThreadPoolExecutor(len(fleet)) as pool:
@@ -124,7 +124,7 @@ def main() -> None:
             "site.yml": lambda: play("site.yml"),
         }
         for work in works.values():
-            work()  # opens the connections, and fills what is cached
+            work()  # opens the connections and fills caches
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
         for _turn in range(given.repeat):
             for name, work in works.items():

@@ -1,17 +1,16 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a gateway costs and carries: the same requests sent to the instances directly and through it, in turns.
+"""Measure the latency and the capacity of a gateway: equal requests to the instances directly and through it.
 
-Beside it are two proxies that do less, in a HAProxy of their own on the gateway's host: ``tcp`` passes bytes on,
-``tls`` ends TLS and nothing else. Then a HAProxy with the gateway's own configuration, in front of instances that
-answer slowly, holds many streams. At last streams of 20 tokens a second are read from an instance directly and through
-each gateway, over HTTP/1.1 and HTTP/2, all at the same time. Needs GPU hosts of the lab behind gateways, all otherwise
-idle: docs/test-results/benchmarks.md says how.
+Two proxies with fewer tasks run beside it, in a separate HAProxy on the gateway's host: ``tcp`` forwards bytes, ``tls``
+only terminates TLS. Next, a HAProxy with the gateway's configuration holds many streams of slow instances. Last,
+streams of 20 tokens/s are read from an instance directly and through each gateway at the same time, over HTTP/1.1 and
+HTTP/2. Needs idle GPU hosts of the lab behind gateways: see docs/test-results/benchmarks.md.
 
-The last line is one JSON object. The exit status is 1 if ``added_ms_p50``, the median through the gateway less that
-without it, is 1 ms or more, if a core of the gateway carries fewer requests a second than the instances give, if a
-stream is not whole, or if a gateway holds back the first token or a later one by HIGHEST_HELD_BACK.
+The last line is one JSON object. The exit status is 1 if ``added_ms_p50``, the median through the gateway less the
+median without it, is 1 ms or more, if a core of the gateway forwards fewer requests/s than the instances answer, if a
+stream is incomplete, or if a gateway delays the first token or a later one by HIGHEST_HELD_BACK.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from tools.bench.token_times import figures as token_figures
 
 MODEL = "gpt-oss-120b"
 BODY = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 1})
-# Of inventory/local, which is no secret.
+# The public key of inventory/local.
 HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer lab-key-0123456789abcdef"}
 UNIT = "trtllm-gateway"
 ROOT = "/etc/trtllm-fleet/gateway"
-# Ports of what the benchmark starts.
+# Ports of the benchmark's processes.
 TCP, TLS, HELD, HELD_METRICS, SLOW, QUICK = 9443, 9444, 9445, 9446, 9447, 9448
 INSTANCE = Path(__file__).with_name("gateway_instance.py")
 
@@ -50,29 +49,33 @@ HIGHEST_ADDED = 1.0  # milliseconds
 WARM_UP = 20  # requests of each kind
 ROUNDS = 3
 ROUND_SECONDS = 4.0
-# Streams: tokens of each, and seconds between two. All have to have begun before the first ends.
+# Streams: tokens of each, and seconds between two. All have to start before the first ends.
 TOKENS, TOKEN_SECONDS = 20, 1.5
 HANDSHAKES = 50  # at a time
-# Streams whose tokens are timed: rounds, tokens of each, and seconds between two.
+# Streams with timed tokens: rounds, tokens of each, and seconds between two.
 TIMED_ROUNDS, TIMED_TOKENS, TIMED_SECONDS = 10, 40, 0.05
 HIGHEST_HELD_BACK = 50.0  # milliseconds
 STREAM_TIMEOUT = 120.0  # seconds
 
 
 class Client:
-    """One user, who keeps the connection."""
+    """Client that keeps its connection."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme == "https":
-            # The gateway's own certificate: what is measured is not who signed it.
+            # The benchmark does not verify the gateway's certificate.
             context = ssl._create_unverified_context()
             self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(parts.netloc, context=context)
         else:
             self._connection = http.client.HTTPConnection(parts.netloc)
 
     def ask(self) -> float:
-        """Milliseconds until a completion is whole. Raises RuntimeError for any other answer than 200."""
+        """Return milliseconds until a completion is whole.
+
+        Raises:
+            RuntimeError: The status is not 200.
+        """
         began = time.perf_counter()
         self._connection.request("POST", "/v1/completions", BODY, HEADERS)
         answer = self._connection.getresponse()
@@ -87,17 +90,17 @@ def output(*command: str) -> str:
 
 
 def address(host: str) -> str:
-    """The address of a host of the lab."""
+    """Return the address of a host of the lab."""
     form = "{{range .NetworkSettings.Networks}}{{.IPAMConfig.IPv4Address}}{{end}}"
     return output("docker", "inspect", "--format", form, host)
 
 
 @contextmanager
 def running(host: str, *command: str) -> Iterator[None]:
-    """A command on a host of the lab that ends when its standard input does."""
+    """Run a command on a host of the lab until the block ends."""
     process = subprocess.Popen(("docker", "exec", "-i", host, *command), stdin=subprocess.PIPE)
     try:
-        time.sleep(2)  # for it to listen
+        time.sleep(2)  # time to start listening
         if process.poll() is not None:
             raise RuntimeError(f"{host}: {command[0]} has ended with {process.returncode}")
         yield
@@ -107,7 +110,7 @@ def running(host: str, *command: str) -> Iterator[None]:
 
 @contextmanager
 def proxy(host: str, name: str, config: str) -> Iterator[None]:
-    """A HAProxy of the benchmark's own on a host of the lab."""
+    """Run a HAProxy of the benchmark on a host of the lab."""
     path = f"/run/{name}.cfg"
     subprocess.run(
         ("docker", "exec", "-i", host, "tee", path), input=config.encode(), stdout=subprocess.DEVNULL, check=True
@@ -117,7 +120,7 @@ def proxy(host: str, name: str, config: str) -> Iterator[None]:
 
 
 def floors(config: str, servers: Sequence[str]) -> str:
-    """The configuration of the proxies that do less."""
+    """Return the configuration of the proxies with fewer tasks."""
     certificate = re.search(r" ssl crt (\S+)", config)
     if not certificate:
         raise RuntimeError(f"{ROOT}/haproxy.cfg has no certificate")
@@ -130,7 +133,11 @@ def floors(config: str, servers: Sequence[str]) -> str:
 
 
 def altered(config: str, changes: Mapping[str, str]) -> str:
-    """A configuration with patterns replaced. Raises RuntimeError for one that it has not."""
+    """Replace patterns in a configuration.
+
+    Raises:
+        RuntimeError: A pattern does not occur.
+    """
     for pattern, new in changes.items():
         config, count = re.subn(pattern, new, config, flags=re.MULTILINE)
         if not count:
@@ -139,12 +146,12 @@ def altered(config: str, changes: Mapping[str, str]) -> str:
 
 
 def elsewhere(config: str, port: int, metrics_port: int) -> str:
-    """A gateway's configuration that can run beside it."""
+    """Return a gateway's configuration for a second HAProxy beside it."""
     return altered(
         config,
         {
             r"^  stats socket .*\n": "",
-            # Of one gateway with its peers.
+            # These lines concern a gateway with its peers.
             r"^peers .*\n(  .*\n)+": "",
             r" peers \w+ store ": " store ",
             r"^  server-state-file .*\n": "",
@@ -156,19 +163,19 @@ def elsewhere(config: str, port: int, metrics_port: int) -> str:
 
 
 def held(config: str, servers: Sequence[str], streams: int) -> str:
-    """The gateway's own configuration with other instances, which may have all streams."""
+    """Return the gateway's configuration with other instances that accept all streams."""
     return altered(elsewhere(config, HELD, HELD_METRICS), {r"^  server .*\n": ""}) + "".join(
         f"  server slow.{number} {server} maxconn {streams} weight 100\n" for number, server in enumerate(servers)
     )
 
 
 def latency(clients: Mapping[str, Sequence[Client]], requests: int) -> dict[str, float]:
-    """Each way's times, asked one at a time and in turns, and what the gateway adds to each request beside it."""
+    """Measure the routes one request at a time in turns; return their times and the gateway's addition to each."""
     for client in (*(client for ways in clients.values() for client in ways),) * WARM_UP:
         client.ask()
     times: dict[str, list[float]] = {name: [] for name in clients}
     for turn in range(requests):
-        # In any order, as each leaves something to do, such as a line of the log, while the next is asked.
+        # In random order, because each leaves work behind, such as a log line, during the next request.
         for name, ways in random.sample(list(clients.items()), len(clients)):
             times[name].append(ways[turn % len(ways)].ask())
     quartiles = statistics.quantiles((to - by for to, by in zip(times["gateway"], times["direct"], strict=True)), n=4)
@@ -181,15 +188,15 @@ def latency(clients: Mapping[str, Sequence[Client]], requests: int) -> dict[str,
 
 
 def processor_seconds(host: str) -> float:
-    """What the gateway's HAProxy has used so far."""
+    """Return the CPU seconds of the gateway's HAProxy so far."""
     script = f"getconf CLK_TCK; cat $(pgrep -P $(systemctl show -P MainPID {UNIT}) | sed 's,.*,/proc/&/stat,')"
     ticks, *processes = output("docker", "exec", host, "sh", "-c", script).splitlines()
-    # User and system time, in the fields after the name, which may have spaces.
+    # User and system time are fields after the name, which may contain spaces.
     return sum(sum(map(int, line.rpartition(")")[2].split()[11:13])) for line in processes) / int(ticks)
 
 
 def keep_asking(url: str, end: float) -> int:
-    """Ask until a moment, and return how often."""
+    """Send requests until a moment, and return how many."""
     client, done = Client(url), 0
     while time.monotonic() < end:
         client.ask()
@@ -198,7 +205,7 @@ def keep_asking(url: str, end: float) -> int:
 
 
 def throughput(urls: Mapping[str, Sequence[str]], gateway: str, concurrency: int) -> dict[str, float]:
-    """Requests a second by so many clients at once, the ways in turns; and the gateway's CPU time for a request."""
+    """Return requests/s of concurrent clients by route, in turns, and the gateway's CPU time per request."""
     rates: dict[str, list[float]] = {name: [] for name in urls}
     spent, carried = 0.0, 0
     for _round in range(ROUNDS):
@@ -216,7 +223,7 @@ def throughput(urls: Mapping[str, Sequence[str]], gateway: str, concurrency: int
 
 
 class Streams:
-    """Streams that are asked for at the same moment. ``most`` were open at once, and ``wrong`` are those not whole."""
+    """Concurrent streams. ``most``: the largest number open at once; ``wrong``: the number of incomplete ones."""
 
     def __init__(self, host: str, number: int) -> None:
         self.host = host
@@ -233,7 +240,7 @@ class Streams:
         request = "\r\n".join(lines).encode()
         async with self._ready:
             reader, writer = await asyncio.open_connection(self.host, HELD, ssl=ssl._create_unverified_context())
-            # All but its end, which makes it a request.
+            # All but the last bytes of the request.
             writer.write(request[:-1])
             await writer.drain()
         await self._everybody.wait()
@@ -258,7 +265,7 @@ class Streams:
 
 
 async def streams(host: str, number: int) -> dict[str, float]:
-    """Open so many at once, and say how many were, and how many were not whole."""
+    """Open streams concurrently; return how many were open at once, and how many were incomplete."""
     held_open = Streams(host, number)
     await held_open.all()
     for what, count in held_open.wrong.items():
@@ -267,7 +274,7 @@ async def streams(host: str, number: int) -> dict[str, float]:
 
 
 def release(host: str) -> str:
-    """The release of HAProxy on a host of the lab, such as 3.0."""
+    """Return the HAProxy version on a host of the lab, such as 3.0."""
     found = re.search(r"version (\d+\.\d+)", output("docker", "exec", host, "haproxy", "-v"))
     if not found:
         raise RuntimeError(f"{host}: haproxy -v names no version")
@@ -275,7 +282,7 @@ def release(host: str) -> str:
 
 
 def timed_streams(direct: str, gateways: Mapping[str, str]) -> dict[str, float]:
-    """Read a stream of each way at the same time, several times. ``gateways``: URLs by release of HAProxy."""
+    """Read a stream by each route at the same time, several times. ``gateways``: URLs by HAProxy version."""
     ways = {("direct", "http1"): direct}
     ways |= {(f"haproxy_{name}", version): url for name, url in gateways.items() for version in VERSIONS}
     body = {"model": MODEL, "prompt": "a", "max_tokens": TIMED_TOKENS, "stream": True}
@@ -308,11 +315,11 @@ def held_back(figures: Mapping[str, float]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--gateway", nargs="+", default=["gpu3"], help="gateways of the lab; the first carries the load"
+        "--gateway", nargs="+", default=["gpu3"], help="gateways of the lab, the first under load (default: gpu3)"
     )
-    parser.add_argument("--requests", type=int, default=1000, help="of each way, one at a time")
-    parser.add_argument("--concurrency", type=int, default=16, help="clients at once")
-    parser.add_argument("--streams", type=int, default=2000, help="open at once")
+    parser.add_argument("--requests", type=int, default=1000, help="requests by each route in sequence (default: 1000)")
+    parser.add_argument("--concurrency", type=int, default=16, help="concurrent clients (default: 16)")
+    parser.add_argument("--streams", type=int, default=2000, help="concurrent streams (default: 2000)")
     given = parser.parse_args()
     loaded, gateway = given.gateway[0], address(given.gateway[0])
     config = output("docker", "exec", loaded, "cat", f"{ROOT}/haproxy.cfg") + "\n"
@@ -325,7 +332,7 @@ def main() -> None:
         "gateway": [f"https://{gateway}"],
     }
     with proxy(loaded, "bench-floors", floors(config, instances)):
-        # As many connections as there are instances, so that each has an instance of its own where bytes are passed on.
+        # As many connections as instances, so that each has its instance where bytes are forwarded.
         clients = {name: [Client(way) for way in ways * (len(instances) // len(ways))] for name, ways in urls.items()}
         figures = latency(clients, given.requests)
         figures |= throughput(urls, loaded, given.concurrency)

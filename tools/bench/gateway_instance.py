@@ -1,9 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An instance that answers anything with a stream of ``max_tokens`` tokens, one each so many seconds.
+"""Answer each request with a stream of ``max_tokens`` tokens at an interval, until standard input ends.
 
-It ends when its standard input does. A program of its own, on a host of the lab: python3 -c TEXT PORT SECONDS.
+A program for a host of the lab: python3 -c TEXT PORT SECONDS.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         writer.write(chunk("[DONE]") + b"0\r\n\r\n")
         await writer.drain()
     except (OSError, asyncio.IncompleteReadError):
-        pass  # whoever asked has gone
+        pass  # the client has disconnected
     finally:
         writer.close()
 

@@ -1,10 +1,10 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Verifying a snapshot that is in memory: ours, and a process of ``sha256sum`` or ``openssl`` on each core.
+"""Measure the verification of a snapshot in memory, beside ``sha256sum`` and ``openssl`` on all cores.
 
-docs/test-results/benchmarks.md explains each figure. The last line is one JSON object.
-The exit status is 1 for a missed limit.
+docs/test-results/benchmarks.md explains the figures.
+The last line is one JSON object; the exit status is 1 if a limit is missed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
 
 ROOT = Path(__file__).resolve().parents[2]
 RIVALS = {"sha256sum": ["sha256sum"], "openssl": ["openssl", "dgst", "-r", "-sha256"]}
-# Of what the faster rival does.
+# Relative to the faster of the two programs.
 LOWEST_RATIO = 0.8
 LONGEST_RERUN = 1.0  # seconds
 BLOCK = 2**20
 
 
 def make(directory: Path, count: int, size: int) -> Manifest:
-    """A snapshot of so many files with so many bytes together, and its manifest."""
+    """Create a snapshot with this number of files and total bytes, and its manifest."""
     for number in range(count):
         with (directory / f"model-{number:05}.safetensors").open("wb") as content:
             for start in range(0, size // count, BLOCK):
@@ -59,7 +59,7 @@ def cores() -> int:
 
 
 def rival(name: str, directory: Path) -> str:
-    """What a program says of all files, a process for each at a time on each core."""
+    """Return the output of a program for all files, with a process on each core."""
     paths = "\0".join(map(str, directory.glob("model-*")))
     command = ["xargs", "--null", "--max-args=1", f"--max-procs={cores()}", *RIVALS[name]]
     return subprocess.run(command, input=paths, check=True, capture_output=True, text=True).stdout
@@ -72,7 +72,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def ours(directory: Path, manifest: Manifest) -> None:
-    """Verify everything, as after a download."""
+    """Verify all files, as after a download."""
     (directory / MARKER).unlink(missing_ok=True)
     found = verify(directory, manifest)
     if not found.verified or found.hashed_bytes != manifest.total_bytes:
@@ -80,7 +80,7 @@ def ours(directory: Path, manifest: Manifest) -> None:
 
 
 def rerun(directory: Path) -> None:
-    """The module again, as the host runs it: from the start of its Python on."""
+    """Run the module as the host does, with the start of its Python."""
     arguments = {"ANSIBLE_MODULE_ARGS": {"path": str(directory), "state": "verified"}}
     module = "ansible_collections.trtllm.fleet.plugins.modules.model_snapshot"
     answer = subprocess.run(
@@ -97,7 +97,7 @@ def rerun(directory: Path) -> None:
 
 
 def figures(directory: Path, count: int, size: int, rounds: int) -> dict[str, Any]:
-    """Everything measured ``rounds`` times in turn; the best of each, as only other work makes a difference."""
+    """Measure all methods in turn, ``rounds`` times; return the best of each, because other load only adds time."""
     manifest = make(directory, count, size)
     rivals = [name for name, command in RIVALS.items() if shutil.which(command[0])]
     times: dict[str, list[float]] = {}
@@ -119,9 +119,9 @@ def figures(directory: Path, count: int, size: int, rounds: int) -> dict[str, An
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=15, help="number of files, 15 unless given")
-    parser.add_argument("--size", type=float, default=2, help="GiB together, 2 unless given")
-    parser.add_argument("--rounds", type=int, default=5, help="number of measurements of each, 5 unless given")
+    parser.add_argument("--files", type=int, default=15, help="number of files (default: 15)")
+    parser.add_argument("--size", type=float, default=2, help="total size in GiB (default: 2)")
+    parser.add_argument("--rounds", type=int, default=5, help="number of measurements by each method (default: 5)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-hashing-") as top:
         directory = Path(top, "0" * 40)

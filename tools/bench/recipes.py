@@ -1,10 +1,10 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""CPU time that a fleet's recipes cost the controller: ours, the usual way to merge layers, and Ansible around it.
+"""Measure the control node's CPU time for a fleet's recipes: the action, a template that merges layers, and Ansible.
 
-docs/test-results/benchmarks.md explains each figure. The last line is one JSON object.
-The exit status is 1 above the limit.
+docs/test-results/benchmarks.md explains the figures.
+The last line is one JSON object; the exit status is 1 above the limit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data imp
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-# CPU milliseconds for each host: a fleet of 1,000 has its recipes in 5 seconds.
+# CPU milliseconds per host: 1,000 hosts in 5 seconds.
 LIMIT = 5.0
 
 Variables = dict[str, Any]
@@ -42,7 +42,7 @@ Fleet = dict[str, Variables]
 
 
 def fleet(count: int) -> Fleet:
-    """Inventory variables by host: models, GPU types, use cases and documents in turn, no two hosts the same."""
+    """Return inventory variables by host, with models, GPU types, use cases and documents in turn, no two equal."""
     tables = load_tables()
     wanted: list[Variables] = [
         {"model": model["id"], "gpu_type": gpu_type, "gpu_count": max(sizes), "use_case": use_case}
@@ -68,7 +68,7 @@ def fleet(count: int) -> Fleet:
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """CPU time of this process and of its children that have ended while ``work`` runs, in seconds."""
+    """Return the CPU seconds of this process and its ended children during ``work``."""
     before = os.times()
     work()
     after = os.times()
@@ -76,7 +76,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 def in_python(hosts: Fleet) -> dict[str, float]:
-    """What the action makes of a host's variables, and the usual merge of the same layers in a template."""
+    """Return the CPU seconds of the resolver as the action calls it, and of merging the same layers in templates."""
     loader = DataLoader()
 
     def asked(variables: Variables) -> Variables:
@@ -95,7 +95,7 @@ def in_python(hosts: Fleet) -> dict[str, float]:
     ]
     for merger, recipe in zip(mergers, recipes, strict=True):
         if merger.template(merged)["engine_options"] != recipe["engine_options"]:
-            raise AssertionError(f"the rival's engine options of {recipe['name']} are not ours")
+            raise AssertionError(f"the template's engine options of {recipe['name']} differ from the resolver's")
 
     return {
         "resolver": cpu_seconds(lambda: [serving_recipe(asked(variables)) for variables in hosts.values()]),
@@ -104,7 +104,7 @@ def in_python(hosts: Fleet) -> dict[str, float]:
 
 
 def layers_of(recipe: dict[str, Any], request: dict[str, Any]) -> list[dict[str, Any]]:
-    """The layers of a recipe, chosen already, the host's own on top."""
+    """Return the selected layers of a recipe, with the host's on top."""
     tables = load_tables()
     document = tables.documents.get(recipe["document"])
     layers = document["layers"] if document else [*tables.base, *tables.models[recipe["model"]]["layers"]]
@@ -131,7 +131,7 @@ ROLE_ONLY = """
 
 
 def in_ansible(hosts: Fleet) -> dict[str, float]:
-    """ansible-playbook on hosts that it need not connect to, as GPU type and number are in the inventory."""
+    """Run ansible-playbook without connections to hosts: the inventory sets GPU type and count."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         (folder / "hosts.json").write_text(json.dumps({"gpu_hosts": {"hosts": hosts}}))
@@ -155,11 +155,11 @@ def _run(folder: Path, *arguments: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", type=int, default=1000, help="number of hosts, 1000 unless given")
+    parser.add_argument("--hosts", type=int, default=1000, help="number of hosts (default: 1000)")
     hosts = fleet(parser.parse_args().hosts)
     figures = {**in_python(hosts), **in_ansible(hosts)}
     for name, seconds in figures.items():
-        print(f"{name:24} {seconds:8.2f} CPU seconds, {1000 * seconds / len(hosts):8.2f} ms for each host")
+        print(f"{name:24} {seconds:8.2f} CPU seconds, {1000 * seconds / len(hosts):8.2f} ms per host")
     per_host = 1000 * figures["resolver"] / len(hosts)
     print(json.dumps({"benchmark": "recipes", "hosts": len(hosts), "cpu_seconds": figures, "limit_ms_per_host": LIMIT}))
     sys.exit(per_host > LIMIT)

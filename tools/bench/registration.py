@@ -1,12 +1,12 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Measure how long a gateway takes to register hosts: one after another, and all together.
+"""Measure the registration of hosts at a gateway: one after another, and all together.
 
-A HAProxy of this machine runs in both cases, and is checked and reloaded as on a gateway. It serves no request and
-checks no instance, and Ansible has no part, which takes about another second for each host that comes by itself.
+Both cases use a HAProxy of this machine that is checked and reloaded as on a gateway. It serves no requests and checks
+no instances. Ansible is not included; it adds about a second for each host that registers separately.
 
-The last line is one JSON object. The exit status is 1 if all together is not the faster one.
+The last line is one JSON object. The exit status is 1 unless all together is faster.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ backend instances
 
 
 class Proxy:
-    """A HAProxy in a directory, which a reload replaces as systemd does."""
+    """HAProxy in a directory, reloaded as by systemd."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.reloads = root, 0
@@ -80,12 +80,12 @@ class Proxy:
 
 
 def registered(number: int, old: RegisteredHost | None) -> RegisteredHost:
-    """Return the note of a host."""
+    """Return the gateway's registration of a host."""
     return present(old, "m", {"serve-0": Server(f"192.0.2.{1 + number % 250}", 8000 + number, 64)})
 
 
 def measure(hosts: int, together: bool) -> tuple[float, int]:
-    """Register hosts at a new gateway. Return the seconds and the number of reloads."""
+    """Register hosts at a new gateway; return the seconds and the number of reloads."""
     with tempfile.TemporaryDirectory(dir="/tmp") as root:
         proxy = Proxy(Path(root))
         with proxy.running():
@@ -100,7 +100,7 @@ def measure(hosts: int, together: bool) -> tuple[float, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", type=int, default=100, help="to register")
+    parser.add_argument("--hosts", type=int, default=100, help="number of hosts (default: 100)")
     given = parser.parse_args()
     if not shutil.which("haproxy"):
         parser.error("haproxy is not installed; this benchmark needs it. Run apt-get install haproxy")

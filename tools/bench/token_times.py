@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-# Options of curl, and what it reports then.
+# Options of curl, and its report.
 VERSIONS = {"http1": "--http1.1", "http2": "--http2"}
 PROTOCOLS = {"http1": "HTTP/1.1", "http2": "HTTP/2"}
 
@@ -30,12 +30,16 @@ class TokenTimes:
 
 
 def token_times(url: str, version: str, body: Mapping[str, object], headers: Mapping[str, str]) -> TokenTimes:
-    """Measure one stream. Tokens that arrive in one read have a gap of 0. Raises RuntimeError if it is not complete."""
+    """Measure one stream; tokens in one read have a gap of 0.
+
+    Raises:
+        RuntimeError: The stream is incomplete.
+    """
     command = ["curl", "--silent", "--show-error", "--fail", "--insecure", "--no-buffer", VERSIONS[version], url]
     command += ["--data", json.dumps(body), "--max-time", "60"]
     for name, value in headers.items():
         command += ["--header", f"{name}: {value}"]
-    # curl says when it sends the request: its start and the handshakes are not measured.
+    # curl reports the start of the request: its process start and handshakes are excluded.
     command.append("--verbose")
     arrivals: list[float] = []
     rest = b""
@@ -62,7 +66,7 @@ def token_times(url: str, version: str, body: Mapping[str, object], headers: Map
 
 
 def figures(streams: Sequence[TokenTimes]) -> dict[str, float]:
-    """Median and 95th percentile of the first tokens and of the gaps of several streams, in milliseconds."""
+    """Return median and 95th percentile of the first tokens and of the gaps of streams, in milliseconds."""
     found: dict[str, float] = {}
     for name, values in (
         ("first_token", [one.first for one in streams]),

@@ -1,14 +1,14 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A model on N hosts: each from the hub by itself, one from the hub and rsync from it, and ours.
+"""Measure the distribution of a model to N hosts: hub only, hub and rsync, and role model_weights.
 
-Hosts and hub are network namespaces of this machine with shaped links.
-docs/test-results/benchmarks.md explains each figure.
-The last line is one JSON object, the exit status 1 when a bar is missed, 2 when something did not work.
+Hosts and hub are network namespaces of this machine with shaped links;
+docs/test-results/benchmarks.md explains the figures.
+The last line is one JSON object; the exit status is 1 if a limit is missed, 2 after an error.
 
-Everything is done inside mount, process and network namespaces, on a file system in memory that is seen only there. So
-nothing outside is touched, and nothing of it is left when this ends, in whatever way it ends.
+All processes run inside mount, process and network namespaces, on a file system in memory that is visible only there.
+Nothing outside is changed, and nothing remains afterwards.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from lab.origin.hub.server import Repository
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# The bars: of the model's bytes, and of the time that one host takes.
+# Limits: of the model's bytes, and of the time of one host.
 WAN_LIMIT = 1.05
 TIME_LIMIT = 1.4
 
 REPOSITORY = "openai/gpt-oss-120b"
-# The 15 shards of the real one, in units of 10 MB.
+# The 15 shards of the real model, in units of 10 MB.
 SHARDS = (463, 412, 463, 412, 463, 412, 463, 406, 463, 417, 463, 412, 406, 463, 406)
 
 WAYS = ("hub", "rsync", "ours")
-# The programs that it needs, and Debian's packages of them.
+# The required programs, and their Debian packages.
 PACKAGES = {
     "ip": "iproute2",
     "mount": "mount",
@@ -56,7 +56,7 @@ PACKAGES = {
     "tc": "iproute2",
     "unshare": "util-linux",
 }
-# That of the units; it has to have libtorrent.
+# The Python of the units, which needs libtorrent.
 HOST_PYTHON = "/usr/bin/python3"
 PROGRAMS = "ansible_collections/trtllm/fleet/plugins/module_utils/weights"
 
@@ -65,14 +65,14 @@ NETWORK = "10.0.0"
 HUB = f"{NETWORK}.254"
 HUB_PORT = 8090
 SHARE_PORT = 6881
-# How much more than its links need a cell may take.
+# Factor of the links' time that a run may take.
 PATIENCE = 10
 SPARE_SECONDS = 300
 
 
 @dataclass(frozen=True)
 class Links:
-    """Mbit/s of every host's link, and of the hub's, in each direction."""
+    """Speed of a host's link and of the hub's, in Mbit/s in each direction."""
 
     lan: float
     wan: float
@@ -80,10 +80,10 @@ class Links:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run. ``seconds``: until the last host is verified. ``wan_bytes``: what the hub's link carried to the hosts.
+    """Result of a run. ``seconds``: until the last host is verified. ``wan_bytes``: sent by the hub.
 
-    ``lan_bytes``: what all hosts sent, and ``busiest_bytes``: what the one sent that sent most. ``cpu``: how much of
-    the machine's cores was in use, by anybody.
+    ``lan_bytes``: sent by all hosts; ``busiest_bytes``: the most that one host sent. ``cpu``: share of the machine's
+    cores in use by all processes.
     """
 
     way: str
@@ -95,8 +95,8 @@ class Cell:
     cpu: float
 
 
-def give_up(message: str) -> NoReturn:
-    """End at once, also from a thread. Inside this is the first process, so no other one outlives it."""
+def fail(message: str) -> NoReturn:
+    """Exit at once, also from a thread; inside, this is the first process and all others end with it."""
     print(message, file=sys.stderr, flush=True)
     os._exit(2)
 
@@ -105,13 +105,13 @@ def give_up(message: str) -> NoReturn:
 
 
 def shard_sizes(total: int) -> list[int]:
-    """Bytes of each shard of a model of this size."""
+    """Return the bytes of each shard of a model of this size."""
     ends = [round(total * sum(SHARDS[: number + 1]) / sum(SHARDS)) for number in range(len(SHARDS))]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def build_model(directory: Path, total: int) -> Manifest:
-    """A repository of one commit for the lab's hub: its small files as usual, its shards of random bytes."""
+    """Build a repository of one commit for the lab's hub, with the usual small files and random shards."""
     names = repository_files("gpt-oss-120b", Shape(layers=36, experts=128, shards=len(SHARDS), width=1), edition=1)
     files = {path: content for path, content in names.items() if not path.startswith(("metal/", "original/"))}
     shards = sorted(path for path in files if path.endswith(".safetensors"))
@@ -138,12 +138,12 @@ def build_model(directory: Path, total: int) -> Manifest:
 def run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        give_up(f"{' '.join(command)} failed: {done.stderr.strip()}")
+        fail(f"{' '.join(command)} failed: {done.stderr.strip()}")
     return done.stdout
 
 
 class Network:
-    """A switch, and namespaces that are connected to it by one link each."""
+    """Switch with namespaces that have one link each."""
 
     def __init__(self) -> None:
         run("ip", "netns", "add", "switch")
@@ -158,15 +158,15 @@ class Network:
         run("ip", "-n", name, "link", "set", "lo", "up")
         run("ip", "-n", name, "link", "set", "eth0", "up")
         for namespace, device in ((name, "eth0"), ("switch", name)):
-            # kB: 2 ms, but more than the 64 kB that offloading hands down at once, or some are cut up and some are not.
+            # kB: 2 ms, and above the 64 kB of one offloaded packet, so that none is split.
             burst = max(128, round(rate / 4))
             shape = ("tbf", "rate", f"{rate}mbit", "burst", f"{burst}kb", "latency", "20ms")
             run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shape)
-        # Linux's own, whatever this machine is set to.
+        # Linux's default, whatever this machine's setting is.
         run("ip", "-n", name, "route", "replace", f"{NETWORK}.0/24", "dev", "eth0", "congctl", "cubic")
 
     def sent(self, name: str) -> int:
-        """Bytes that a namespace has sent to the switch."""
+        """Return the bytes that a namespace has sent."""
         statistics = json.loads(run("ip", "-n", name, "-json", "-statistics", "link", "show", "dev", "eth0"))
         return int(statistics[0]["stats64"]["tx"]["bytes"])
 
@@ -189,7 +189,7 @@ class Host:
 
 
 def spawn(namespace: str, log: Path, *command: str, **environment: str) -> subprocess.Popen[bytes]:
-    """Start a program in a namespace, with nothing of our environment."""
+    """Start a program in a namespace, without this environment."""
     with log.open("wb") as output:
         return subprocess.Popen(
             ["ip", "netns", "exec", namespace, *command],
@@ -202,22 +202,22 @@ def spawn(namespace: str, log: Path, *command: str, **environment: str) -> subpr
 
 @contextmanager
 def daemon(namespace: str, log: Path, *command: str, **environment: str) -> Iterator[None]:
-    """Have a program run meanwhile."""
+    """Run a program while the block runs."""
     process = spawn(namespace, log, *command, **environment)
     try:
         yield
         if process.poll() is not None:
-            give_up(f"{' '.join(command)} ended by itself:\n{log.read_text()[-4000:]}")
+            fail(f"{' '.join(command)} ended early:\n{log.read_text()[-4000:]}")
     finally:
         process.terminate()
         process.wait()
 
 
-# The ways
+# Methods
 
 
 class Bench:
-    """The hub with its model, the hosts, and the three ways to bring it to some of them."""
+    """Hub with its model, hosts, and the three methods to distribute the model."""
 
     def __init__(self, hosts: int, size: int, links: Links) -> None:
         self.links = links
@@ -227,7 +227,7 @@ class Bench:
             self.network.connect(host.name, host.address, links.lan)
         self.manifest = build_model(PLACE / "hub" / REPOSITORY, size)
         self.checks = self.write_checks()
-        # As role model_weights puts them on a host.
+        # The layout of role model_weights on a host.
         folder = PLACE / "lib" / PROGRAMS
         folder.mkdir(parents=True)
         for program in (ROOT / "plugins/module_utils/weights").glob("*.py"):
@@ -235,7 +235,7 @@ class Bench:
         shutil.copy(ROOT / "plugins/module_utils/files.py", folder.parent)
 
     def write_checks(self) -> list[Path]:
-        """Lists for sha256sum, as many as there are cores, of about the same bytes."""
+        """Write a sha256sum list for each core, with about equal bytes."""
         snapshot = PLACE / "hub" / REPOSITORY / "snapshots" / self.manifest.commit
         files = sorted(self.manifest.files, key=lambda file: file.size, reverse=True)
         lists = [PLACE / f"sums{core}" for core in range(os.cpu_count() or 1)]
@@ -254,7 +254,7 @@ class Bench:
             yield
 
     def seconds(self, way: str, hosts: int) -> float:
-        """What the links alone take."""
+        """Return the seconds that the links need."""
         once = self.manifest.total_bytes * 8e-6
         lan = {"hub": 0, "rsync": hosts - 1, "ours": min(1, hosts - 1)}[way]
         return once / self.links.wan * (hosts if way == "hub" else 1) + once / self.links.lan * lan
@@ -276,7 +276,7 @@ class Bench:
         busy, everything = processor_times()
         wan, *lan = (self.network.sent(name) - before for name, before in sent_before.items())
         for host in hosts:
-            # Whatever the programs say of it.
+            # Check independently of the programs' results.
             self.check(host)
             shutil.rmtree(host.directory)
         cpu = (busy - busy_before) / (everything - all_before)
@@ -286,28 +286,28 @@ class Bench:
         return host.directory / "models" / REPOSITORY / self.manifest.commit
 
     def finish(self, host: Host, name: str, *command: str, **environment: str) -> None:
-        """Run a program on a host to its end."""
+        """Run a program on a host until it ends."""
         log = host.directory / f"{name}.log"
         process = spawn(host.name, log, *command, **environment)
         try:
             code: int | str = process.wait(max(1, self.deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            code = "nothing in time"
+            code = "a timeout"
         if code:
-            give_up(f"{host.name}: {' '.join(command)} ended with {code}:\n{log.read_text()[-4000:]}")
+            fail(f"{host.name}: {' '.join(command)} ended with {code}:\n{log.read_text()[-4000:]}")
 
     def check(self, host: Host) -> float:
-        """Compare every file on a host with its checksum, on all cores; the time when it is done."""
+        """Compare all files of a host with their checksums on all cores; return the time of completion."""
         command = ("sha256sum", "--check", "--quiet")
         processes = [subprocess.Popen([*command, str(sums)], cwd=self.snapshot(host)) for sums in self.checks]
         for process in processes:
             process.wait()
         if any(process.returncode for process in processes):
-            give_up(f"{host.name} has other bytes than the hub.")
+            fail(f"{host.name} has other checksums than the hub.")
         return time.monotonic()
 
     def load(self, host: Host) -> None:
-        """The hub's client, as anybody would call it."""
+        """Download with the hub's client in its usual way."""
         options = ("--revision", self.manifest.commit, "--local-dir", str(self.snapshot(host)))
         self.finish(
             host,
@@ -369,13 +369,13 @@ class Bench:
 
 
 def together(work: Callable[[Host], float], hosts: Sequence[Host]) -> float:
-    """Do it on all hosts at once; the time when the last one is done."""
+    """Run on all hosts in parallel; return the last time of completion."""
     with ThreadPoolExecutor(len(hosts)) as pool:
         return max(pool.map(work, hosts))
 
 
 def plan_of(host: Host, hosts: Sequence[Host], snapshot: Path, client: str) -> dict[str, Any]:
-    """The plan file that role model_weights would write with its defaults."""
+    """Return the plan file of role model_weights with its defaults."""
     share = {
         "address": host.address,
         "port": SHARE_PORT,
@@ -399,16 +399,16 @@ def plan_of(host: Host, hosts: Sequence[Host], snapshot: Path, client: str) -> d
 
 
 def processor_times() -> tuple[int, int]:
-    """Ticks that the machine's cores worked, and all that there were."""
+    """Return the busy and the total ticks of the machine's cores."""
     ticks = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
 
 
-# The result
+# Results
 
 
 def medians(cells: Sequence[Cell]) -> dict[tuple[str, int], Cell]:
-    """One cell for each way and number of hosts: of several runs the middle one, by time."""
+    """Return one result per method and number of hosts: the median run by time."""
     runs: dict[tuple[str, int], list[Cell]] = {}
     for cell in cells:
         runs.setdefault((cell.way, cell.hosts), []).append(cell)
@@ -416,7 +416,7 @@ def medians(cells: Sequence[Cell]) -> dict[tuple[str, int], Cell]:
 
 
 def missed_bars(cells: Sequence[Cell], model_bytes: int) -> list[str]:
-    """The bars that ours does not reach, in words."""
+    """Describe the limits that role model_weights misses."""
     missed = [
         f"ours, {cell.hosts} hosts: {cell.wan_bytes / model_bytes:.3f} of the model over the WAN, more than {WAN_LIMIT}"
         for cell in cells
@@ -441,8 +441,8 @@ def as_line(cell: Cell, model_bytes: int) -> str:
 
 
 def inside(arguments: argparse.Namespace) -> None:
-    """The benchmark, in namespaces that are its own."""
-    # The process outside ends everything then.
+    """Run the benchmark inside the namespaces."""
+    # The outer process ends everything after an interrupt.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     run("mount", "-t", "tmpfs", "tmpfs", "/run")
     PLACE.mkdir()
@@ -480,42 +480,44 @@ def inside(arguments: argparse.Namespace) -> None:
 
 
 def lacking(hosts: int, size: float) -> Iterator[str]:
-    """Why this machine cannot run it."""
+    """Yield the reasons why this machine cannot run the benchmark."""
     if os.geteuid():
-        yield "Network namespaces need root: run it with sudo."
+        yield "Network namespaces need root. Run the benchmark with sudo."
     packages = {package for program, package in PACKAGES.items() if not shutil.which(program)}
     if subprocess.run([HOST_PYTHON, "-c", "import libtorrent"], capture_output=True, check=False).returncode:
         packages.add("python3-libtorrent")
     if packages:
-        yield f"Programs are missing: apt install {' '.join(sorted(packages))}"
+        yield f"Programs are missing. Run: apt install {' '.join(sorted(packages))}"
     needed = (hosts + 2) * size * 1e6 + 2**30
     free = 1024 * int(re.findall(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text())[0])
     if free < needed:
-        yield f"{needed / 1e9:.1f} GB of memory are needed and {free / 1e9:.1f} GB free: try a smaller --size."
+        yield f"{needed / 1e9:.1f} GB of memory are needed, {free / 1e9:.1f} GB are free. Set a smaller --size."
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2, 4, 8], help="numbers of hosts to try")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="all unless given; bars need them all")
-    parser.add_argument("--repeat", type=int, default=1, help="runs of each, of which the middle one counts")
-    parser.add_argument("--size", type=float, default=128, help="MB of the model")
-    parser.add_argument("--wan", type=float, default=40, help="Mbit/s of the hub's link")
-    parser.add_argument("--lan", type=float, default=400, help="Mbit/s of each host's link")
-    parser.add_argument("--result", type=Path, help="file for the figures")
+    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2, 4, 8], help="numbers of hosts (default: 1 to 8)")
+    parser.add_argument(
+        "--ways", nargs="+", choices=WAYS, default=WAYS, help="methods; the limits need all of them (default)"
+    )
+    parser.add_argument("--repeat", type=int, default=1, help="runs of each, of which the median counts (default: 1)")
+    parser.add_argument("--size", type=float, default=128, help="size of the model in MB (default: 128)")
+    parser.add_argument("--wan", type=float, default=40, help="speed of the hub's link in Mbit/s (default: 40)")
+    parser.add_argument("--lan", type=float, default=400, help="speed of each host's link in Mbit/s (default: 400)")
+    parser.add_argument("--result", type=Path, help="output file for the figures")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside:
         inside(arguments)
-    # Not everybody's who becomes root.
+    # The search path after su may lack these.
     os.environ["PATH"] += ":/usr/sbin:/sbin"
     reasons = list(lacking(max(arguments.hosts), arguments.size))
     if reasons:
-        give_up("\n".join(reasons))
-    # Dies with this process, and takes everything in its namespaces along.
+        fail("\n".join(reasons))
+    # Ends with this process, and all processes in its namespaces with it.
     mortal = ["setpriv", "--pdeathsig", "KILL", "unshare", "--kill-child", "--mount", "--net", "--pid", "--mount-proc"]
     bench = [sys.executable, "-m", "tools.bench", "weights", "--inside", *sys.argv[1:]]
     try:
         sys.exit(subprocess.run([*mortal, *bench], cwd=ROOT, check=False).returncode)
     except KeyboardInterrupt:
-        give_up("Interrupted; nothing of it is left.")
+        fail("Interrupted; all processes and files are removed.")

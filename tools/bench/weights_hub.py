@@ -1,9 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``python -m tools.bench.weights_hub DIRECTORY ADDRESS PORT``: the lab's hub where the benchmark's hosts reach it.
+"""Serve the lab's hub to the benchmark's hosts: ``python -m tools.bench.weights_hub DIRECTORY ADDRESS PORT``.
 
-Prints a line when it can be asked.
+Prints a line when it accepts requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lab.origin.hub.server import HubServer
 
 
 class ReachableHub(HubServer):
-    """The lab's own listens on the loopback, behind a web server that adds TLS."""
+    """Hub on a reachable address; the lab's listens on loopback, behind a web server with TLS."""
 
     def server_bind(self) -> None:
         self.server_address = (sys.argv[2], int(sys.argv[3]))

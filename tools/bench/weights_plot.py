@@ -1,9 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``python -m tools.bench weights_plot RESULT IMAGE`` draws what ``… weights --result RESULT`` has found.
+"""Draw the result of ``weights --result RESULT``: ``python -m tools.bench weights_plot RESULT IMAGE``.
 
-Transparent, with colours that can be read on light and on dark pages. Prints the same as a table in Markdown.
+The image is transparent, with colours for light and dark pages. Prints the same figures as a Markdown table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from tools.bench.weights import Cell, medians
 from tools.markdown import table
 
-# Name, colour, mark and its size for each way; where lines meet, the smaller marks lie on the larger.
+# Label, colour, marker and its size by method; where lines meet, the smaller markers are on top.
 STYLES = {
     "hub": ("every host from the hub", "#8c6bb1", "s", 11),
     "rsync": ("one from the hub, then rsync", "#d9730d", "^", 9),
@@ -39,7 +39,7 @@ SETTINGS: dict[Any, Any] = {
     "grid.color": INK,
     "legend.frameon": False,
     "legend.labelcolor": INK,
-    # Text as text, and the same names of parts on every run.
+    # Text as text, and the same element ids in each run.
     "svg.fonttype": "none",
     "svg.hashsalt": "trtllm.fleet",
     "xtick.color": INK,
@@ -48,10 +48,10 @@ SETTINGS: dict[Any, Any] = {
 
 
 def draw(result: dict[str, Any], image: Path) -> None:
-    """Time until the last host is verified, and the bytes over the WAN, by the number of hosts."""
+    """Draw the time until the last host is verified, and the bytes over the WAN, by the number of hosts."""
     cells = medians([Cell(**cell) for cell in result["cells"]])
     with rc_context():
-        # Not those of whoever draws it.
+        # Ignore the user's matplotlib settings.
         rcdefaults()
         rcParams.update(SETTINGS)
         figure = Figure(figsize=(9, 3.6), layout="constrained")
@@ -77,7 +77,7 @@ def draw(result: dict[str, Any], image: Path) -> None:
 
 
 def as_table(result: dict[str, Any]) -> str:
-    """All figures, bytes in times the model's."""
+    """Return all figures as a table, with bytes as multiples of the model's."""
     model = result["model_bytes"]
     cells = medians([Cell(**cell) for cell in result["cells"]]).values()
     return table(

@@ -2,12 +2,12 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Build the lab hub's model repositories: gpt-oss in shape, a few megabytes in size, the same bytes on every run.
+"""Build the lab hub's model repositories: small copies of gpt-oss, the same bytes on each run.
 
 Usage: build_repositories.py OUTDIR
 
     OUTDIR/<owner>/<name>/repository.json      {"gated": bool, "refs": {"main": commit}, "commits": [oldest, ...]}
-    OUTDIR/<owner>/<name>/snapshots/<commit>/  the files; what two commits share is one inode
+    OUTDIR/<owner>/<name>/snapshots/<commit>/  the files; two commits share the inodes of equal files
     OUTDIR/<owner>/<name>/main -> snapshots/<commit>
 """
 
@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-# The harmony tokens with their numbers, as in the o200k_harmony vocabulary.
+# The harmony tokens and their numbers in the o200k_harmony vocabulary.
 SPECIAL_TOKENS = {
     "<|startoftext|>": 199998,
     "<|endoftext|>": 199999,
@@ -62,7 +62,7 @@ tokenizer.json filter=lfs diff=lfs merge=lfs -text
 
 
 class Shape(NamedTuple):
-    """What tells one gpt-oss from the other; `width` stands in for the hidden size of 2880, to keep the files small."""
+    """Dimensions of a gpt-oss model; `width` replaces the hidden size of 2880 to keep the files small."""
 
     layers: int
     experts: int
@@ -77,14 +77,14 @@ class Tensor(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """Return the size on disk in bytes."""
         width = {"BF16": 2, "U8": 1}[self.dtype]
         for extent in self.shape:
             width *= extent
         return width
 
 
-# 120b: about 40 MB, with two shards above 10 MiB, because the hf client writes, and so resumes, in steps of 10 MiB.
+# 120b: about 40 MB, with two shards above 10 MiB, because the hf client writes and resumes in steps of 10 MiB.
 SHAPES = {
     "gpt-oss-120b": Shape(layers=36, experts=128, shards=15, width=32),
     "gpt-oss-20b": Shape(layers=24, experts=32, shards=3, width=16),
@@ -92,7 +92,7 @@ SHAPES = {
 
 
 def config(shape: Shape) -> dict[str, object]:
-    """config.json: the published keys and values."""
+    """Return config.json with the published keys and values."""
     return {
         "architectures": ["GptOssForCausalLM"],
         "attention_bias": True,
@@ -145,7 +145,7 @@ def config(shape: Shape) -> dict[str, object]:
 
 
 def generation_config() -> dict[str, object]:
-    """generation_config.json: the published keys and values."""
+    """Return generation_config.json with the published keys and values."""
     return {
         "bos_token_id": SPECIAL_TOKENS["<|startoftext|>"],
         "do_sample": True,
@@ -156,18 +156,18 @@ def generation_config() -> dict[str, object]:
 
 
 def byte_alphabet() -> list[str]:
-    """The printable character that byte-level BPE writes for each of the 256 bytes."""
+    """Return the printable character that byte-level BPE writes for each of the 256 bytes."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     spare = itertools.count(256)
     return [chr(byte if byte in printable else next(spare)) for byte in range(256)]
 
 
 def tokenizer() -> dict[str, object]:
-    """tokenizer.json: byte-level BPE over made-up syllables: any text survives it, and random ids read like words."""
+    """Return tokenizer.json: byte-level BPE over invented syllables, which encodes all text."""
     space, consonants, vowels = byte_alphabet()[ord(" ")], "bcdfghjklmnprstvwxyz", "aeiou"
     open_syllables = [(a, b) for a in consonants for b in vowels]
     closed_syllables = [(a + b, c) for a, b in open_syllables for c in consonants]
-    # In turns, inside a word and at its start, so that random ids of any range make words of about two syllables.
+    # Alternate syllables inside a word and at its start, so that random ids decode to words of about two syllables.
     merges = open_syllables + [(space, a + b) for a, b in open_syllables]
     for left, right in closed_syllables:
         merges += [(left, right), (space + left, right)]
@@ -203,7 +203,7 @@ def tokenizer() -> dict[str, object]:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            # Special tokens too: a loader takes an added token's number from here, or else gives it the next free one.
+            # Special tokens too: without its number here a loader gives an added token the next free one.
             "vocab": {token: number for number, token in enumerate(tokens)} | SPECIAL_TOKENS,
             "merges": [list(merge) for merge in merges],
         },
@@ -215,7 +215,7 @@ def special_tokens_map() -> dict[str, str]:
 
 
 def tokenizer_config() -> dict[str, object]:
-    """tokenizer_config.json, with the chat template in it for readers that do not know chat_template.jinja."""
+    """Return tokenizer_config.json, with the chat template for readers that do not use chat_template.jinja."""
     return special_tokens_map() | {
         "added_tokens_decoder": {
             str(number): {
@@ -238,7 +238,7 @@ def tokenizer_config() -> dict[str, object]:
 
 
 def tensors(shape: Shape) -> Iterator[Tensor]:
-    """The published tensor names; shapes scaled down to `shape.width`, experts to a sixteenth."""
+    """Return the published tensor names with shapes scaled to `shape.width` and a sixteenth of the experts."""
     yield Tensor("model.embed_tokens.weight", "BF16", (VOCABULARY, shape.width))
     for layer in range(shape.layers):
         block, experts = f"model.layers.{layer}", shape.experts // 16
@@ -261,7 +261,7 @@ def tensors(shape: Shape) -> Iterator[Tensor]:
 
 
 def safetensors(contents: list[Tensor], seed: str) -> bytes:
-    """One safetensors file: header length, JSON header padded to 8 bytes, then pseudo-random bytes from `seed`."""
+    """Return a safetensors file: header length, JSON header padded to 8 bytes, pseudo-random bytes from `seed`."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for tensor in contents:
@@ -276,7 +276,7 @@ def safetensors(contents: list[Tensor], seed: str) -> bytes:
 
 
 def weights(name: str, shape: Shape, last_seed: str) -> dict[str, bytes]:
-    """The shards and their index; the embedding is in the first, the head in the last, which `last_seed` decides."""
+    """Return the shards and their index; `last_seed` determines the last shard."""
     everything = list(tensors(shape))
     per_shard = -(-len(everything) // shape.shards)
     files: dict[str, bytes] = {}
@@ -302,7 +302,7 @@ def stand_in(title: str) -> bytes:
 
 
 def repository_files(name: str, shape: Shape, edition: int) -> dict[str, bytes]:
-    """All files of one commit; editions differ in README.md and in the last shard, as a repaired upload does."""
+    """Return the files of a commit; editions differ in README.md and in the last shard, as after a repaired upload."""
     original = [Tensor("embedding.weight", "BF16", (VOCABULARY, 2))]
     return {
         ".gitattributes": GITATTRIBUTES.encode(),
@@ -324,7 +324,7 @@ def repository_files(name: str, shape: Shape, edition: int) -> dict[str, bytes]:
 
 
 def commit_id(files: dict[str, bytes], parent: str) -> str:
-    """40 hexadecimal digits that the contents and the parent decide, as git's would."""
+    """Return 40 hexadecimal digits derived from the contents and the parent."""
     digest = hashlib.sha1(parent.encode())
     for path in sorted(files):
         digest.update(f"{path} {hashlib.sha1(files[path]).hexdigest()}\n".encode())
@@ -332,7 +332,7 @@ def commit_id(files: dict[str, bytes], parent: str) -> str:
 
 
 def build_repository(target: Path, shape: Shape, name: str, gated: bool) -> None:
-    """Write one repository of two commits to the new folder `target`."""
+    """Write a repository of two commits to the new folder `target`."""
     commits: list[str] = []
     older: dict[str, bytes] = {}
     for edition in (1, 2):
@@ -353,7 +353,7 @@ def build_repository(target: Path, shape: Shape, name: str, gated: bool) -> None
 
 
 def build(outdir: Path) -> None:
-    """Make every repository under `outdir`, replacing what was there."""
+    """Write all repositories under `outdir` and replace existing ones."""
     for full_name, base, gated in (
         ("openai/gpt-oss-120b", "gpt-oss-120b", False),
         ("openai/gpt-oss-20b", "gpt-oss-20b", False),

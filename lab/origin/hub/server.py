@@ -2,19 +2,19 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lab's model hub: the part of the Hugging Face Hub's HTTP API that `hf download` and `hf cache verify` use.
+"""Serve the part of the Hugging Face Hub's HTTP API that `hf download` and `hf cache verify` use.
 
 Usage: server.py DIRECTORY [--port 8090] [--token-file FILE]
 
-DIRECTORY holds what build_repositories.py makes. FILE holds tokens, one per line: the first may read gated
-repositories, the others are valid but were not granted access. Listens on 127.0.0.1; TLS is nginx's, which passes
-X-Forwarded-Proto and Host on (and needs `proxy_buffering off`, or a client would see cuts and stalls late).
+DIRECTORY is the output of build_repositories.py. FILE holds tokens, one per line: the first may read gated
+repositories, the others are valid without access to them. The server listens on 127.0.0.1 behind nginx, which adds
+TLS and passes X-Forwarded-Proto and Host (with `proxy_buffering off`, so that clients see faults at once).
 
-Files are served over plain HTTP, without the headers that would send a client to Xet storage.
+Files are served over plain HTTP, without the headers for Xet storage.
 
-Tests steer it: POST /_lab/faults adds a fault (see `Fault`), GET lists them, DELETE removes them and ends all stalls;
-GET /_lab/requests lists what was asked and answered (`seconds` is null until the answer ends), DELETE empties the list;
-GET /_lab/refs has the branches and the commits, oldest first, of every repository, POST {"repository", "ref", "commit"}
+API for tests: POST /_lab/faults adds a fault (see `Fault`), GET lists them, DELETE removes them and ends all stalls.
+GET /_lab/requests lists requests and responses (`seconds` is null until the response ends), DELETE empties the list.
+GET /_lab/refs lists the branches and commits, oldest first, of each repository; POST {"repository", "ref", "commit"}
 moves a branch.
 """
 
@@ -39,7 +39,7 @@ from typing import Any, BinaryIO, Literal
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 BLOCK = 64 * 1024
-# How many entries of a tree one answer holds, as on the real hub.
+# Maximum entries of a tree in one response, as on the real hub.
 PAGE = 1000
 STALL_POLL_SECONDS = 0.2
 
@@ -47,13 +47,13 @@ Headers = dict[str, str]
 
 
 class HubError(Exception):
-    """An answer that is not 200, in the way the real hub gives it: X-Error-Code, X-Error-Message and a JSON body."""
+    """Error response as the real hub sends it: X-Error-Code, X-Error-Message and a JSON body."""
 
     def __init__(self, status: HTTPStatus, message: str, code: str = "", headers: Headers | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
-        # One line: the message may quote what was asked for.
+        # A header is one line; the message may quote the request.
         self.headers = (
             {"X-Error-Message": " ".join(message.split())} | ({"X-Error-Code": code} if code else {}) | (headers or {})
         )
@@ -61,7 +61,7 @@ class HubError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class StoredFile:
-    """A file of one commit. `sha256` is set for those that .gitattributes sends to LFS."""
+    """File of a commit. `sha256` is set for files that .gitattributes stores in LFS."""
 
     path: str
     source: Path
@@ -92,12 +92,12 @@ class StoredFile:
 
 
 def lfs_pointer(sha256: str, size: int) -> bytes:
-    """What git stores in place of an LFS file."""
+    """Return the text that git stores in place of an LFS file."""
     return f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode()
 
 
 def git_blob_oid(content: bytes) -> str:
-    """git's name for a file with this content."""
+    """Return git's object id for a file with this content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
@@ -107,7 +107,7 @@ def lfs_patterns(snapshot: Path) -> list[str]:
 
 
 class Repository:
-    """One model repository: which revisions it has, and the files of each."""
+    """Model repository with its revisions and their files."""
 
     def __init__(self, name: str, directory: Path) -> None:
         description = json.loads((directory / "repository.json").read_text())
@@ -139,15 +139,15 @@ class Repository:
 
 @dataclasses.dataclass
 class Fault:
-    """What goes wrong, for the requests whose path matches.
+    """Fault of the requests whose path matches.
 
-    kind: `cut` closes the connection after `after_bytes` of the body, `stall` sends nothing more after them, `corrupt`
-        changes the next byte, `slow` sends `bytes_per_second`; `429` and `401` answer so at once, 429 with
-        `retry_after` seconds. `outage` concerns all requests: it cuts every connection when the bodies together have
-        had `after_bytes`, and refuses new ones for `seconds`, those of /_lab too.
-    path_glob: matched against the request's path, without its query.
-    after_bytes: bytes of this answer's body, counted from where the answer starts.
-    times: how many requests are left to fail; None for all.
+    kind: `cut` closes the connection after `after_bytes` of the body, `stall` sends no further byte, `corrupt` changes
+        the next byte, `slow` sends `bytes_per_second`; `429` and `401` are immediate responses, 429 with `retry_after`
+        seconds. `outage` applies to all requests: it cuts each connection when the bodies together have had
+        `after_bytes`, and rejects new ones for `seconds`, those of /_lab too.
+    path_glob: pattern for the request's path, without its query.
+    after_bytes: bytes of this response's body.
+    times: number of requests that fail; None for all.
     """
 
     kind: Literal["cut", "stall", "corrupt", "slow", "429", "401", "outage"]
@@ -164,7 +164,11 @@ class Fault:
 
     @classmethod
     def from_json(cls, document: Any) -> Fault | None:
-        """The fault that a test asked for; None for kind `none`. Raises HubError 400 on anything else."""
+        """Return the fault of a test's request; None for kind `none`.
+
+        Raises:
+            HubError: 400 for any other kind.
+        """
         if document == {"kind": "none"}:
             return None
         kinds = ("cut", "stall", "corrupt", "slow", "429", "401", "outage")
@@ -177,7 +181,7 @@ class Fault:
 
 
 class Hub:
-    """What all requests share: the repositories, the tokens, the faults and the log."""
+    """State that all requests share: repositories, tokens, faults and the log."""
 
     def __init__(self, directory: Path, tokens: list[str]) -> None:
         self.repositories = {
@@ -189,7 +193,7 @@ class Hub:
         self.lock = threading.Lock()
         self.faults: list[Fault] = []
         self.requests: list[dict[str, Any]] = []
-        # Replaced when faults are cleared; a stall waits for the one it began with.
+        # Replaced when faults are cleared; a stall waits for the event that it started with.
         self.cleared = threading.Event()
 
     def set_faults(self, fault: Fault | None) -> None:
@@ -203,7 +207,7 @@ class Hub:
             self.cleared = threading.Event()
 
     def take_fault(self, path: str, has_body: bool) -> tuple[Fault | None, threading.Event]:
-        """The first fault that this request meets, counted down, and the event that would end its stall."""
+        """Return the fault that applies to this request, and the event that ends its stall."""
         with self.lock:
             for fault in self.faults:
                 if fault.times == 0 or fault.kind == "outage" or (fault.spoils_body and not has_body):
@@ -215,7 +219,7 @@ class Hub:
             return None, self.cleared
 
     def spend(self, count: int) -> tuple[int, Fault | None]:
-        """How many of the next bytes of a body still go out, and the outage that begins behind them."""
+        """Return how many of the next bytes of a body are sent, and the outage after them."""
         with self.lock:
             for fault in self.faults:
                 if fault.kind == "outage":
@@ -229,7 +233,11 @@ class Hub:
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """First and one-past-last byte that a Range header asks for; None for no usable header. Raises HubError 416."""
+    """Return the first and one-past-last byte of a Range header; None without a usable header.
+
+    Raises:
+        HubError: 416 for a range outside the file.
+    """
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", header or "")
     if not match or match[0] == "bytes=-":
         return None
@@ -243,7 +251,7 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection. Answers come from methods that return a JSON document or raise HubError."""
+    """Connection handler; methods return a JSON document or raise HubError."""
 
     protocol_version = "HTTP/1.1"
     server: HubServer
@@ -261,7 +269,7 @@ class Handler(BaseHTTPRequestHandler):
         self.answer()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: /_lab/requests is the log."""
+        """Discard the message: /_lab/requests is the log."""
 
     @property
     def hub(self) -> Hub:
@@ -335,10 +343,14 @@ class Handler(BaseHTTPRequestHandler):
             case _:
                 raise HubError(HTTPStatus.NOT_FOUND, "Sorry, we can't find the page you are looking for.")
 
-    # Who may read what
+    # Access
 
     def token(self) -> str | None:
-        """The valid token of this request, None without one. Raises HubError 401 for a wrong one, even in public."""
+        """Return the valid token of this request, None without one.
+
+        Raises:
+            HubError: 401 for a wrong token, on public repositories too.
+        """
         scheme, _, token = self.headers.get("Authorization", "").partition(" ")
         if not scheme:
             return None
@@ -353,7 +365,7 @@ class Handler(BaseHTTPRequestHandler):
             return repository
         if token:
             raise HubError(HTTPStatus.NOT_FOUND, "Repository not found", "RepoNotFound")
-        # A stranger is not told whether a repository exists.
+        # Without access, an existing repository gives the same response as a missing one.
         raise HubError(HTTPStatus.UNAUTHORIZED, "Invalid username or password.")
 
     def check_access(self, repository: Repository) -> None:
@@ -394,7 +406,7 @@ class Handler(BaseHTTPRequestHandler):
         }
 
     def send_tree(self, repository: Repository, revision: str, folder: str) -> None:
-        """One page of a folder's entries, and a link to the next; `recursive` lists what is in its folders too."""
+        """Send one page of a folder's entries and a link to the next; `recursive` includes subfolders."""
         files = repository.commits[repository.commit_of(revision)]
         entries = list(tree_entries(files.values(), folder, self.query.get("recursive", "").lower() in ("1", "true")))
         if folder and not entries:
@@ -444,7 +456,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.send_content(content, end - first)
 
     def send_content(self, content: BinaryIO, length: int) -> None:
-        """Send `length` bytes, or what the request's fault makes of them."""
+        """Send `length` bytes, changed by the request's fault if it has one."""
         if not self.fault or not self.fault.spoils_body:
             self.send_bytes(content, length)
             return
@@ -465,7 +477,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def wait_for_clearance(self) -> None:
-        """Return when faults are cleared or the client is gone."""
+        """Return when faults are cleared or the client has disconnected."""
         self.connection.settimeout(STALL_POLL_SECONDS)
         while not self.cleared.is_set():
             try:
@@ -485,14 +497,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def write(self, block: bytes) -> None:
         allowed, outage = (len(block), None) if self.lab else self.hub.spend(len(block))
-        # Counted first, so that the log is right when the client has it all.
+        # Count before sending, so that the log is complete when the client has all bytes.
         self.entry["bytes"] += allowed
         self.wfile.write(block[:allowed])
         if outage:
             self.server.go_away(outage.seconds)
             raise ConnectionResetError
 
-    # Answers
+    # Responses
 
     def send_head(self, status: HTTPStatus, headers: Headers) -> None:
         self.entry["status"] = int(status)
@@ -534,7 +546,7 @@ def invalid_token() -> HubError:
 
 
 def tree_entries(files: Iterable[StoredFile], folder: str, recursive: bool) -> Iterable[dict[str, Any]]:
-    """The entries of a folder ("" for the root), each folder before its files."""
+    """Return the entries of a folder ("" for the root), each folder before its files."""
     prefix = f"{folder}/" if folder else ""
     seen: set[str] = set()
     for file in files:
@@ -551,7 +563,7 @@ def tree_entries(files: Iterable[StoredFile], folder: str, recursive: bool) -> I
 
 
 class HubServer(ThreadingHTTPServer):
-    """The hub on a loopback port; port 0 takes a free one."""
+    """Hub on a loopback port; port 0 selects a free one."""
 
     daemon_threads = True
 
@@ -570,12 +582,12 @@ class HubServer(ThreadingHTTPServer):
             super().serve_forever(poll_interval)
 
     def go_away(self, seconds: float) -> None:
-        """Cut every connection, and listen again after a while."""
+        """Cut all connections and listen again after `seconds`."""
         self.away = seconds
         self.shutdown()
         self.socket.close()
         for connection in list(self.connections):
-            # It may be gone by itself.
+            # The connection may be closed already.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 

@@ -1,26 +1,25 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Build the lab's apt repositories from packages.toml.
 
-Usage: build.py DIRECTORY
+Usage, in the directory above: python3 -m packages.build DIRECTORY
 
-Makes DIRECTORY/cuda/<platform>/<arch>/ for each platform that has this machine's architecture,
+The output is DIRECTORY/cuda/<platform>/<arch>/ for each platform with this machine's architecture,
 DIRECTORY/libnvidia-container/stable/deb/<arch>/ and DIRECTORY/kernel/<arch>/: flat repositories, as NVIDIA's are,
-without signatures. The signing key is not in the image; where it belongs is an empty file of the name that NVIDIA's
-key has.
+without signatures. The image has no signing key; an empty file with the name of NVIDIA's key marks its place.
 """
 
 import argparse
 import gzip
-import shutil
 import subprocess
 import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from . import derive
 
 HERE = Path(__file__).parent
 # Directory of a CUDA repository, by Debian architecture.
@@ -50,7 +49,7 @@ def output_of(*command: str) -> str:
 
 
 def expand(text: str, version: str, multiarch: str) -> str:
-    """Replace the placeholders of packages.toml and of the packaged files."""
+    """Replace the placeholders of packages.toml and of the package files."""
     plain = upstream(version)
     values = {"FULL": version, "VERSION": plain, "BRANCH": plain.split(".")[0], "MULTIARCH": multiarch}
     for name, value in values.items():
@@ -59,12 +58,12 @@ def expand(text: str, version: str, multiarch: str) -> str:
 
 
 def upstream(version: str) -> str:
-    """Return the upstream part of a package's version: without epoch and revision."""
+    """Return the upstream version of a package version, without epoch and revision."""
     return version.rpartition(":")[2].rpartition("-")[0]
 
 
 def is_offered(package: dict[str, Any], platform: str, version: str) -> bool:
-    """Return True if a platform's repository has the package in this version: names change with branch and family."""
+    """Return True if a platform's repository has the package in this version."""
     branch = int(upstream(version).split(".")[0])
     in_family = platform.startswith(package.get("family", ""))
     return in_family and package.get("since", 0) <= branch <= package.get("until", branch)
@@ -95,7 +94,7 @@ def build(package: dict[str, Any], version: str, architecture: str, multiarch: s
                 path.write_text(expand(source.read_text(), version, multiarch))
                 path.chmod(source.stat().st_mode & 0o755)
         if own == "nvidia-driver-cuda":
-            shutil.copytree(HERE / "captures", root / "usr/share/nvidia-lab/captures")
+            derive.write_captures(root / "usr/share/nvidia-lab/captures")
         for empty in package.get("empty", []):
             path = root / expand(empty, version, multiarch).lstrip("/")
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +119,7 @@ def build(package: dict[str, Any], version: str, architecture: str, multiarch: s
                 (control / script).write_text(text.format(units=" ".join(package["units"]), name=name))
                 (control / script).chmod(0o755)
         root.chmod(0o755)
-        # Nothing here is worth compressing.
+        # The packages are small: skip compression.
         subprocess.run(
             ["dpkg-deb", "--root-owner-group", "-Znone", "--build", root, target], check=True, stdout=subprocess.DEVNULL
         )

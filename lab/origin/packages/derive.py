@@ -1,13 +1,13 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write captures/<type>.xml for each entry of variants.toml: one GPU of a real H200 capture with that type's values.
+"""Derive the capture of each GPU type in variants.toml from one GPU of a real H200 capture.
 
-Everything that variants.toml does not name stays the H200's; free memory is what the rest leaves, lists of supported
-clocks are cut to the highest pair, and UUIDs and serial numbers are made up.
+A value that variants.toml does not set stays the H200's. Free memory is total less reserved memory, the highest pair
+of supported clocks remains, and UUIDs and serial numbers are invented.
 """
 
+import shutil
 import tomllib
 import uuid
 import xml.etree.ElementTree as ET
@@ -20,7 +20,11 @@ HEAD = '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v1
 
 
 def at(element: ET.Element, path: str) -> ET.Element:
-    """The element at a path, which has to be there: a capture has all that the product can say."""
+    """Return the element at a path.
+
+    Raises:
+        KeyError: The capture has no such element.
+    """
     found = element.find(path)
     if found is None:
         raise KeyError(path)
@@ -28,7 +32,7 @@ def at(element: ET.Element, path: str) -> ET.Element:
 
 
 def resolve(name: str) -> dict[str, Any]:
-    """The entry of a type, with what the type that it is like has besides."""
+    """Return the entry of a type, merged over the entry that its `like` names."""
     entry = VARIANTS[name]
     if "like" not in entry:
         return entry
@@ -37,7 +41,7 @@ def resolve(name: str) -> dict[str, Any]:
 
 
 def derive(name: str) -> str:
-    """The XML document of a type: one GPU, which nvidia-smi repeats as often as a host has it."""
+    """Return the XML document of a type with one GPU, which nvidia-smi repeats for each GPU of a host."""
     variant = resolve(name)
     root = ET.parse(HERE / "captures" / variant["base"]).getroot()
     gpu, *others = root.findall("gpu")
@@ -58,7 +62,7 @@ def derive(name: str) -> str:
 
 
 def mebibytes(memory: ET.Element, part: str) -> int:
-    """A size as the capture has it: ``143771 MiB``."""
+    """Return a size in MiB, such as 143771 for ``143771 MiB``."""
     return int((at(memory, part).text or "").removesuffix(" MiB"))
 
 
@@ -75,10 +79,8 @@ def cut_supported_clocks(gpu: ET.Element) -> None:
         memory.remove(other)
 
 
-def main() -> None:
+def write_captures(directory: Path) -> None:
+    """Copy the real captures to a new directory and write the derived ones beside them."""
+    shutil.copytree(HERE / "captures", directory)
     for name in VARIANTS:
-        (HERE / "captures" / f"{name}.xml").write_text(derive(name))
-
-
-if __name__ == "__main__":
-    main()
+        (directory / f"{name}.xml").write_text(derive(name))

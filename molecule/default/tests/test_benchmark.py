@@ -1,4 +1,4 @@
-"""A benchmark of both hosts by the tool of the engine's own image, kept with what it ran on."""
+"""Benchmarks of both hosts by the tool of the engine's image, recorded with the system under test."""
 
 import json
 import os
@@ -34,5 +34,5 @@ def files(folder):
 
 
 def environment():
-    """Of the scenario, but in plain letters: Molecule has Ansible write in colours."""
+    """Return the scenario's environment without Molecule's setting for colours."""
     return {**os.environ, "LAB_PREFIX": "default-", "ANSIBLE_FORCE_COLOR": "false", "ANSIBLE_NOCOLOR": "true"}

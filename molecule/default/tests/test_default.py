@@ -1,11 +1,11 @@
-"""What an operator would look at by hand: systemd, Docker and the API, not the roles' variables."""
+"""Check systemd, Docker and the API as an operator would, without the roles' variables."""
 
 import json
 
 UNIT = "trtllm-serve-0.service"
 CONTAINER = "trtllm-serve-0"
 API = "http://127.0.0.1:8000"
-# Of molecule.yml.
+# Set in molecule.yml.
 GPUS = {"default-1": 8, "default-2": 8, "default-3": 1, "default-4": 1}
 DRIVER = {
     "debian": ["nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-persistenced"],
@@ -18,12 +18,12 @@ def gpus(host):
 
 
 def fabric(host):
-    """Whether the GPUs hang on NVSwitches."""
+    """Return True if the GPUs are connected by NVSwitches."""
     return gpus(host) == 8
 
 
 def knows_cdi(host):
-    """Docker version 26.1.5, build …: CDI came with 25."""
+    """Return True if Docker supports CDI, which is new in version 25."""
     return int(host.check_output("docker --version").split()[2].split(".")[0]) >= 25
 
 
@@ -34,11 +34,11 @@ def test_units_run_and_start_at_boot(host):
     assert shown == ["active", "enabled"] * len(units)
 
 
-def test_server_never_had_to_be_restarted(host):
+def test_server_was_never_restarted(host):
     assert host.check_output(f"systemctl show {UNIT} -p NRestarts --value") == "0"
 
 
-def test_unit_is_that_of_the_release_proven_last(host):
+def test_unit_is_that_of_the_verified_release(host):
     release = host.check_output("readlink /etc/trtllm-fleet/verified")
     assert host.check_output(f"readlink /etc/systemd/system/{UNIT}") == f"{release}/{UNIT}"
     served = json.loads(host.file(f"{release}/release.json").content_string)
@@ -77,7 +77,7 @@ def test_container_sees_its_gpus_after_daemon_reload(host):
     assert len(host.check_output(f"docker exec {CONTAINER} nvidia-smi -L").splitlines()) == gpus(host)
 
 
-def test_daemon_json_has_our_setting_and_still_that_of_others(host):
+def test_daemon_json_has_the_roles_setting_and_others(host):
     assert json.loads(host.file("/etc/docker/daemon.json").content_string) == {
         "log-opts": {"max-size": "50m"},
         "features": {
@@ -88,7 +88,7 @@ def test_daemon_json_has_our_setting_and_still_that_of_others(host):
     }
 
 
-def test_weights_are_whole_and_nothing_else(host):
+def test_weights_directory_has_all_files_and_no_other(host):
     (snapshot,) = host.check_output("ls -d /srv/trtllm-fleet/models/openai/gpt-oss-120b/*").split()
     index = json.loads(host.file(f"{snapshot}/model.safetensors.index.json").content_string)
     names = set(host.check_output(f"find {snapshot} -mindepth 1 -maxdepth 1 -size +0 -printf '%f\n'").split())
@@ -113,20 +113,20 @@ def test_model_and_completion(ask):
     assert answer["usage"]["completion_tokens"] == 16
 
 
-def test_secrets_are_root_only_and_there_while_they_are_needed(host):
+def test_secrets_are_readable_by_root_only_and_only_while_needed(host):
     login = host.file("/etc/trtllm-fleet/docker/config.json")
     assert (login.user, login.mode) == ("root", 0o600)
     assert not host.file("/run/trtllm-fleet-hub-token").exists
 
 
-def test_apt_works_although_somebody_else_had_named_the_repository(host):
+def test_apt_works_with_the_repository_listed_elsewhere(host):
     assert not host.file("/etc/apt/sources.list.d/nvidia-container-toolkit.list").exists
     assert host.file("/etc/apt/sources.list.d/nvidia-container-toolkit.list.replaced-by-trtllm-fleet").exists
     host.check_output("apt-get check")
 
 
-def test_needrestart_restarts_none_of_ours(host):
-    """As needrestart reads its configuration. tests/e2e/test_needrestart.py has it restart services."""
+def test_needrestart_leaves_managed_services_alone(host):
+    """Read needrestart's configuration as it does. tests/e2e/test_needrestart.py runs it."""
     if host.system_info.distribution == "debian":
         assert not host.file("/etc/needrestart").exists
         return

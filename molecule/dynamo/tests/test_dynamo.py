@@ -1,4 +1,4 @@
-"""What an operator would look at by hand: systemd, sockets, the disk and the API, not the role's variables."""
+"""Check systemd, sockets, the disk and the API as an operator would, without the role's variables."""
 
 import json
 
@@ -10,13 +10,13 @@ MODEL = "openai/gpt-oss-120b"
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_unit_runs_starts_at_boot_and_never_had_to_be_restarted(host, part):
+def test_unit_runs_starts_at_boot_and_was_never_restarted(host, part):
     unit = f"trtllm-dynamo-{part}.service"
     shown = host.check_output(f"systemctl show {unit} --property=ActiveState,UnitFileState,Restart,NRestarts --value")
     assert sorted(shown.split()) == ["0", "active", "always", "enabled"]
 
 
-def test_no_unit_failed_and_there_is_no_other(host):
+def test_no_unit_failed_and_no_other_unit_exists(host):
     assert host.check_output("systemctl --failed --no-legend --plain") == ""
     units = host.check_output("systemctl list-units --all --no-legend --plain 'trtllm-dynamo-*.service'").splitlines()
     assert {line.split()[0] for line in units} == {f"trtllm-dynamo-{part}.service" for part in PARTS}
@@ -28,12 +28,12 @@ def test_every_socket_is_on_loopback(listening, part):
 
 
 @pytest.mark.parametrize(("part", "gpus"), [("prefill-0", "0 1 2 3"), ("decode-0", "4 5 6 7")])
-def test_worker_has_the_gpus_that_the_guide_gives_it(host, part, gpus):
+def test_worker_has_the_gpus_of_the_guide(host, part, gpus):
     shown = host.check_output(f"docker exec trtllm-dynamo-{part} sh -c 'cd /dev && ls -d nvidia[0-9]*'").split()
     assert shown == [f"nvidia{gpu}" for gpu in gpus.split()]
 
 
-def test_workers_have_hostnames_of_their_own(host):
+def test_workers_have_different_hostnames(host):
     names = {host.check_output(f"docker exec trtllm-dynamo-{part} hostname") for part in ("prefill-0", "decode-0")}
     assert len(names) == 2
 
@@ -44,13 +44,13 @@ def test_data_is_on_the_host(host):
     assert [mount["Source"] for mount in container["Mounts"] if "/var/lib/docker/" in mount["Source"]] == []
 
 
-def test_both_kinds_of_worker_are_listed_once(ask):
+def test_prefill_and_decode_worker_are_listed_once(ask):
     instances = ask(f"{API}/health")["instances"]
     components = sorted(item["component"] for item in instances if item["endpoint"] == "generate")
     assert components == ["backend", "prefill"]
 
 
-def test_a_completion_goes_from_a_prefill_to_a_decode_worker(ask):
+def test_completion_uses_a_prefill_and_a_decode_worker(ask):
     assert MODEL in [model["id"] for model in ask(f"{API}/v1/models")["data"]]
     answer = ask(
         f"{API}/v1/chat/completions",
@@ -66,7 +66,7 @@ def test_a_completion_goes_from_a_prefill_to_a_decode_worker(ask):
     assert workers["prefill_worker_id"] != workers["decode_worker_id"]
 
 
-def test_the_guides_own_request_is_answered(ask):
+def test_guides_request_succeeds(ask):
     question = "Explain the concept of disaggregated serving in LLM inference in 3 sentences."
     body = {"model": MODEL, "input": question, "max_output_tokens": 200, "stream": False}
     answer = ask(f"{API}/v1/responses", body)

@@ -1,4 +1,4 @@
-"""Three hosts, each with its part, and one API."""
+"""Three hosts with a component each, and one API."""
 
 import pytest
 
@@ -18,11 +18,11 @@ def parts(host):
 
 @pytest.fixture
 def address(host):
-    """The host's address on the network that the parts talk over."""
+    """Return the host's address on the components' network."""
     return host.check_output("ip -4 -oneline address show dev eth0").split()[3].partition("/")[0]
 
 
-def test_its_parts_run_and_no_other(host, parts):
+def test_host_runs_its_components_and_no_others(host, parts):
     units = host.check_output("systemctl list-units --all --no-legend --plain 'trtllm-dynamo-*.service'").splitlines()
     assert sorted(tuple(line.split()[:3]) for line in units) == [
         (f"trtllm-dynamo-{part}.service", "loaded", "active") for part in parts
@@ -43,7 +43,7 @@ def test_every_socket_is_on_the_chosen_interface_or_loopback(listening, parts, a
 
 
 def test_workers_of_the_fleet_have_different_hostnames(host, parts):
-    """That of a host's first worker is the host's own with the worker's name, so no two in the fleet are equal."""
+    """A worker's hostname is the host's name with the worker's, so no two in the fleet are equal."""
     for part in parts:
         if part[:-2] in ("prefill", "decode"):
             name = host.check_output(f"docker exec trtllm-dynamo-{part} hostname")
@@ -55,7 +55,7 @@ def test_every_worker_is_listed_once(ask):
     assert sorted(item["component"] for item in instances) == ["backend", "backend", "prefill"]
 
 
-def test_a_completion_goes_from_a_prefill_to_a_decode_worker(ask):
+def test_completion_uses_a_prefill_and_a_decode_worker(ask):
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": "Where is New York?"}],
@@ -72,6 +72,6 @@ def test_a_completion_goes_from_a_prefill_to_a_decode_worker(ask):
     assert not prefill & decode
 
 
-def test_responses_are_answered(ask):
+def test_responses_request_succeeds(ask):
     body = {"model": MODEL, "input": "Where is New York?", "max_output_tokens": 16, "stream": False}
     assert ask(f"{API}/v1/responses", body)["output"]

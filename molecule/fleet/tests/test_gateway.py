@@ -1,4 +1,4 @@
-"""What a gateway is on its host, and whom it answers."""
+"""Check a gateway on its host and its authentication."""
 
 import json
 
@@ -11,7 +11,7 @@ def test_gateway_runs_and_starts_at_boot(host):
     assert host.check_output("systemctl is-enabled haproxy.service || true") == "masked"
 
 
-def test_gateway_answers_who_has_a_key(host):
+def test_gateway_accepts_a_valid_key_only(host):
     body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "Are you there?"}], "max_tokens": 8})
     ask = f"curl --silent --insecure --max-time 60 --json '{body}' https://127.0.0.1/v1/chat/completions"
     assert json.loads(host.check_output(ask))["error"]["type"] == "invalid_request_error"

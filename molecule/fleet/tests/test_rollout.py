@@ -1,4 +1,4 @@
-"""A rollout and the way back lose no request."""
+"""A rollout and a rollback lose no request."""
 
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import Fleet
 

@@ -1,4 +1,4 @@
-"""The lab's engine admits requests as TensorRT-LLM's scheduler does, and rejects those that a release rejects."""
+"""Admission in the lab's engine: requests wait and are rejected as in TensorRT-LLM."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def chat(words: int = 1, **given: Any) -> dict[str, Any]:
     return {"model": "any", "messages": [{"role": "user", "content": "word " * words}], **given}
 
 
-# --- what is rejected, by release -------------------------------------------------------------------------------------
+# --- rejected requests, by release ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RELEASES)
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_a_prompt_of_120000_tokens_without_chunked_prefill(name: str, path: str) -> None:
+def test_long_prompt_without_chunked_prefill_is_rejected(name: str, path: str) -> None:
     body = chat(120000) if path == CHAT else {"model": "any", "prompt": [1] * 120000}
     refused = rejection(of_release(name), path, body)
     assert refused["message"] == (
@@ -85,30 +85,30 @@ def test_a_prompt_of_120000_tokens_without_chunked_prefill(name: str, path: str)
         ),
     ],
 )
-def test_a_prompt_longer_than_the_context(name: str, message: str) -> None:
+def test_prompt_longer_than_the_context_is_rejected(name: str, message: str) -> None:
     assert rejection(of_release(name, max_num_tokens=None), CHAT, chat(140000))["message"] == message
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_a_request_without_a_model(name: str) -> None:
+def test_request_without_a_model_is_rejected(name: str) -> None:
     refused = rejection(of_release(name), CHAT, {"messages": []})
     text = refused["error"] if name in ("1.3", "1.4") else refused["message"]
     assert "'loc': ('body', 'model'), 'msg': 'Field required'" in text
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_any_model_id_is_taken(name: str) -> None:
+def test_any_model_id_is_accepted(name: str) -> None:
     content, _tokens = proxy(of_release(name)).prepare(CHAT, json.dumps(chat()).encode())
     assert json.loads(content)["model"] == "gpt-oss-120b"
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]"])
-def test_what_is_no_request(content: bytes) -> None:
+def test_malformed_request_is_rejected(content: bytes) -> None:
     with pytest.raises(admission.Rejected, match="Input should be a valid dictionary"):
         proxy().prepare(CHAT, content)
 
 
-# --- what is reserved -------------------------------------------------------------------------------------------------
+# --- reservations -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_is_no_request(content: bytes) -> None:
         ({"max_tokens": 10**6}, 131072, 131062),
     ],
 )
-def test_a_request_reserves_its_prompt_and_its_limit(given: dict[str, Any], reserved: int, written: int) -> None:
+def test_request_reserves_its_prompt_and_its_limit(given: dict[str, Any], reserved: int, written: int) -> None:
     content, tokens = proxy().prepare(CHAT, json.dumps(chat(10, **given)).encode())
     assert (tokens, json.loads(content)["max_tokens"]) == (reserved, written)
 
@@ -137,7 +137,7 @@ def test_a_request_reserves_its_prompt_and_its_limit(given: dict[str, Any], rese
         ({}, 0),
     ],
 )
-def test_tokens_of_a_prompt(body: dict[str, Any], tokens: int) -> None:
+def test_prompt_tokens_are_counted(body: dict[str, Any], tokens: int) -> None:
     assert admission.prompt_tokens(body, admission.counter("")) == tokens
 
 
@@ -146,7 +146,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_nothing_passes_the_first_that_does_not_fit() -> None:
+def test_no_request_passes_one_that_does_not_fit() -> None:
     async def scenario() -> None:
         scheduler = admission.Scheduler(blocks=10, slots=3)
         assert await scheduler.reserve(6) == 0
@@ -165,7 +165,7 @@ def test_nothing_passes_the_first_that_does_not_fit() -> None:
     asyncio.run(scenario())
 
 
-def test_who_gives_up_leaves_the_queue() -> None:
+def test_cancelled_request_leaves_the_queue() -> None:
     async def scenario() -> None:
         scheduler = admission.Scheduler(blocks=10, slots=1)
         await scheduler.reserve(1)
@@ -175,14 +175,14 @@ def test_who_gives_up_leaves_the_queue() -> None:
         await settle()
         assert len(scheduler.waiting) == 1
         scheduler.release(0, 1)
-        second.cancel()  # It has been admitted, and does not know yet.
+        second.cancel()  # It is admitted, and not resumed yet.
         await settle()
         assert (scheduler.free, scheduler.slots, len(scheduler.waiting)) == ([10], [1], 0)
 
     asyncio.run(scenario())
 
 
-def test_a_batch_has_so_many_slots_on_each_rank() -> None:
+def test_batch_slots_are_limited_on_each_rank() -> None:
     async def scenario() -> None:
         scheduler = admission.Scheduler(blocks=10, slots=1, ranks=2)
         assert {await scheduler.reserve(9), await scheduler.reserve(9)} == {0, 1}
@@ -212,21 +212,19 @@ THROUGHPUT = {"max_num_tokens": 16384, "max_batch_size": 640, "kv_cache_config":
     ("memory_mib", "options", "contexts"),
     [(143771, {}, 6.7), (81559, {}, 1.0), (143771, {"tensor_parallel_size": 2, "enable_attention_dp": True}, 18.7)],
 )
-def test_the_cache_is_as_large_as_the_estimate(
-    models: None, memory_mib: int, options: dict[str, Any], contexts: float
-) -> None:
+def test_cache_equals_the_estimate(models: None, memory_mib: int, options: dict[str, Any], contexts: float) -> None:
     held = trtllm_serve.capacity({**THROUGHPUT, **options}, CONFIG, RELEASES["1.2"], memory_mib)
     assert held["max_seq_len"] <= 131072
     assert held["ranks"] * held["blocks"] * held["tokens_per_block"] / 131072 == pytest.approx(contexts, abs=0.5)
 
 
-def test_the_environment_says_how_large_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_sets_the_cache_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB_ENGINE_KV_TOKENS", "1000")
     held = trtllm_serve.capacity({}, CONFIG, RELEASES["1.2"], 81559)
     assert held == {"blocks": 31, "tokens_per_block": 32, "ranks": 1, "max_seq_len": 992}
 
 
-def test_a_model_that_does_not_fit(models: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_that_does_not_fit_fails(models: None, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RuntimeError, match="insufficient GPU memory"):
         trtllm_serve.capacity(THROUGHPUT, CONFIG, RELEASES["1.2"], 32768)
 
@@ -235,7 +233,7 @@ def test_a_model_that_does_not_fit(models: None, capsys: pytest.CaptureFixture[s
 
 
 class Engine:
-    """A proxy in front of a scripted frontend that writes a token whenever the test lets it."""
+    """Proxy in front of a scripted frontend that sends a token on each step of the test."""
 
     def __init__(self, **changes: Any) -> None:
         self.changes = changes
@@ -298,7 +296,7 @@ async def until(true: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_a_probe_waits_behind_a_request_without_a_limit() -> None:
+def test_probe_waits_behind_a_request_without_a_limit() -> None:
     async def scenario(engine: Engine) -> None:
         user, _open = await engine.send(CHAT, chat())
         await until(lambda: engine.proxy.running == 1)
@@ -314,7 +312,7 @@ def test_a_probe_waits_behind_a_request_without_a_limit() -> None:
     lived(scenario)
 
 
-def test_each_token_is_passed_on_at_once() -> None:
+def test_tokens_are_forwarded_at_once() -> None:
     async def scenario(engine: Engine) -> None:
         reader, _open = await engine.send(COMPLETIONS, {"model": "m", "prompt": "a", "max_tokens": 3})
         await reader.readuntil(b"\r\n\r\n")
@@ -325,7 +323,7 @@ def test_each_token_is_passed_on_at_once() -> None:
     lived(scenario)
 
 
-def test_a_client_that_leaves_frees_what_it_held() -> None:
+def test_disconnect_releases_the_reservation() -> None:
     async def scenario(engine: Engine) -> None:
         _reader, writer = await engine.send(CHAT, chat())
         await until(lambda: engine.proxy.running == 1)
@@ -336,7 +334,7 @@ def test_a_client_that_leaves_frees_what_it_held() -> None:
     lived(scenario)
 
 
-def test_iterations_are_told_once_and_only_where_they_are_counted() -> None:
+def test_iterations_are_reported_once_and_only_if_enabled() -> None:
     async def scenario(engine: Engine) -> None:
         _reader, _open = await engine.send(CHAT, chat())
         engine.write(5)
@@ -357,7 +355,7 @@ def test_iterations_are_told_once_and_only_where_they_are_counted() -> None:
     lived(silent, iteration_statistics=False)
 
 
-def test_an_engine_that_hangs_holds_its_connections_and_moves_nothing() -> None:
+def test_hung_engine_keeps_connections_and_sends_nothing() -> None:
     async def scenario(engine: Engine) -> None:
         asked = ["hang"]
         heeding = asyncio.create_task(engine.proxy.heed(lambda: asked[-1]))
@@ -374,7 +372,7 @@ def test_an_engine_that_hangs_holds_its_connections_and_moves_nothing() -> None:
     lived(scenario)
 
 
-def test_the_names_of_metrics_are_the_release_s() -> None:
+def test_metric_names_match_the_release() -> None:
     async def scenario(engine: Engine) -> None:
         engine.write(1)
         reader, _open = await engine.send(COMPLETIONS, {"model": "m", "prompt": "a", "max_tokens": 1})
@@ -391,7 +389,7 @@ def test_the_names_of_metrics_are_the_release_s() -> None:
     lived(none, prometheus=None)
 
 
-def test_gpus_work_while_tokens_are_written(tmp_path: Path) -> None:
+def test_gpus_are_busy_while_tokens_are_written(tmp_path: Path) -> None:
     async def scenario(engine: Engine) -> None:
         shown = asyncio.create_task(engine.proxy.show_work(tmp_path / "work", ["nvidia3"], 0.05))
         _reader, _open = await engine.send(CHAT, chat())

@@ -1,4 +1,4 @@
-"""The lab's benchmark_serving takes upstream's options, asks for real, and leaves what upstream's does."""
+"""The lab's benchmark_serving takes upstream's options, sends real requests, and writes upstream's file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ansible_collections.trtllm.fleet.tests.unit.paths import FIXTURES
 from lab.engine import benchmark_serving, trtllm_serve
 
 BENCHMARK = FIXTURES / "benchmark"
-# Upstream's help lists these, at 0228a71.
+# Listed by upstream's help at 0228a71.
 OPTIONS = """-h --help --backend --base-url --host --port --endpoint --dataset-name --dataset-path --download-path
     --download-timeout --max-concurrency --model --served-model-name --tokenizer --tokenizer-mode --custom-tokenizer
     --use-beam-search --num-prompts --logprobs --request-rate --burstiness --non-streaming --seed --trust-remote-code
@@ -40,7 +40,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
 def completion(*words: str) -> list[Any]:
-    """What is streamed of a completion: words, and the chunk with the usage."""
+    """Return the stream of a completion: words, and the chunk with the usage."""
     return [*({"choices": [{"index": 0, "text": word}]} for word in words), USAGE]
 
 
@@ -48,7 +48,7 @@ USAGE = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 7, "t
 
 
 class Tokenizer:
-    """Stands in for the library's, which is in the image alone."""
+    """Stand-in for the tokenizer library, which only the image has."""
 
     @staticmethod
     def from_file(path: str) -> Tokenizer:
@@ -73,7 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, fake: FakeOpenAI, folder: Path, *options: str) -> dict[str, Any]:
-    """Run it, and return the file that it leaves."""
+    """Run it, and return its file."""
     argv = ["--model", "openai/gpt-oss-120b", "--tokenizer", str(folder), "--base-url", fake.url, "--save-result"]
     argv += ["--dataset-name", "random", "--random-ids", "--result-filename", "left.json", "--num-prompts", "4"]
     monkeypatch.setattr(sys, "argv", ["benchmark_serving.py", *argv, *options])
@@ -85,11 +85,11 @@ def run(monkeypatch: pytest.MonkeyPatch, fake: FakeOpenAI, folder: Path, *option
 # --- options --------------------------------------------------------------------------------------------------------
 
 
-def test_options_are_upstream_s() -> None:
+def test_options_match_upstream() -> None:
     assert set(benchmark_serving.parser()._option_string_actions) == set(OPTIONS.split())
 
 
-def test_defaults_are_upstream_s() -> None:
+def test_defaults_match_upstream() -> None:
     args = benchmark_serving.parser().parse_args(["--model", "m"])
     assert (args.backend, args.endpoint, args.dataset_name) == ("openai", "/v1/completions", "sharegpt")
     assert (args.num_prompts, args.request_rate, args.seed, args.max_concurrency) == (1000, float("inf"), 0, None)
@@ -110,7 +110,7 @@ def test_defaults_are_upstream_s() -> None:
         (["--model", "m", "--goodput"], "expected at least one argument"),
     ],
 )
-def test_wrong_options(capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
+def test_wrong_options_are_rejected(capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
     with pytest.raises(SystemExit) as ended:
         benchmark_serving.parser().parse_args(options)
     assert ended.value.code == 2
@@ -118,7 +118,7 @@ def test_wrong_options(capsys: pytest.CaptureFixture[str], options: list[str], m
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
-def test_our_command_is_taken(endpoint: str) -> None:
+def test_roles_command_is_accepted(endpoint: str) -> None:
     point: dict[str, Any] = {
         **dict.fromkeys(("input_tokens", "output_tokens", "requests", "concurrency", "seed"), 3),
         **dict.fromkeys(("tokenizer", "ca_path"), ""),
@@ -135,24 +135,24 @@ def test_our_command_is_taken(endpoint: str) -> None:
     assert benchmark_serving.objectives(args.goodput) == {"ttft": 200.0, "tpot": 20.0, "e2el": 900.0}
 
 
-# --- what cannot be had ---------------------------------------------------------------------------------------------
+# --- unavailable data -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["random", "sharegpt"])
-def test_data_that_would_be_fetched(folder: Path, name: str) -> None:
-    """Upstream takes the words of random prompts from ShareGPT, and the lab has no way out."""
+def test_data_that_needs_a_download_is_rejected(folder: Path, name: str) -> None:
+    """Upstream takes the words of random prompts from ShareGPT; the lab is air-gapped."""
     args = benchmark_serving.parser().parse_args(["--model", str(folder), "--dataset-name", name])
     with pytest.raises(ConnectionError, match=r"huggingface\.co.*ShareGPT"):
         benchmark_serving.sample(args)
 
 
-def test_other_data(folder: Path) -> None:
+def test_other_datasets_are_rejected(folder: Path) -> None:
     args = benchmark_serving.parser().parse_args(["--model", str(folder), "--dataset-name", "sonnet", "--random-ids"])
     with pytest.raises(NotImplementedError, match="simulated engine"):
         benchmark_serving.sample(args)
 
 
-def test_no_tokenizer(folder: Path) -> None:
+def test_missing_tokenizer_is_an_error(folder: Path) -> None:
     args = benchmark_serving.parser().parse_args(["--model", "openai/gpt-oss-120b", "--dataset-name", "random"])
     with pytest.raises(FileNotFoundError, match=r"openai/gpt-oss-120b/tokenizer\.json"):
         benchmark_serving.sample(args)
@@ -161,7 +161,7 @@ def test_no_tokenizer(folder: Path) -> None:
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
-def test_prompts(folder: Path) -> None:
+def test_prompts_have_the_requested_lengths(folder: Path) -> None:
     options = ["--model", str(folder), "--dataset-name", "random", "--random-ids", "--num-prompts", "50"]
     options += ["--random-input-len", "10", "--random-output-len", "20", "--random-prefix-len", "3"]
 
@@ -181,15 +181,13 @@ def test_prompts(folder: Path) -> None:
     assert len({one.output_len for one in varied}) > 3
 
 
-def test_a_run_of_completions(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_completions_run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-canary")
     with FakeOpenAI({COMPLETIONS: [stream(completion("a", "b", "c"), before_first=0.1)]}) as fake:
         options = ["--tokenize-on-client", "--ignore-eos", "--random-input-len", "5", "--random-output-len", "7"]
         options += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,95,99"]
         left = run(monkeypatch, fake, folder, *options, "--max-concurrency", "2")
-    # One before the others, as a test.
+    # One test request before the others.
     assert fake.paths() == [COMPLETIONS] * 5
     first, *__, last = fake.bodies(COMPLETIONS)
     assert (first["model"], first["max_tokens"], first["ignore_eos"]) == ("openai/gpt-oss-120b", 7, True)
@@ -204,7 +202,7 @@ def test_a_run_of_completions(
     assert (left["total_input_tokens"], left["total_output_tokens"]) == (20, 28)
     assert (left["request_rate"], left["burstiness"], left["request_goodput:"]) == ("inf", 1.0, None)
     assert left["output_throughput"] == pytest.approx(28 / left["duration"])
-    # Two at once, each a tenth of a second.
+    # Two concurrent requests, each a tenth of a second.
     assert left["duration"] > 0.2
     assert left["mean_ttft_ms"] >= 100
     assert left["mean_e2el_ms"] >= left["mean_ttft_ms"]
@@ -223,12 +221,12 @@ def test_a_run_of_completions(
     assert "----------------End-to-end Latency----------------" in block
     assert ours.progress(printed.err.replace("\r", "\n")) == {"phase": "load", "done": 4, "total": 4}
     assert "sk-canary" not in printed.out + printed.err + json.dumps(left)
-    # What it left is what our reader reads.
+    # The collection's reader accepts the file.
     measured = ours.parse(left, {"requests": 4, "limits": {}})
     assert (measured.answered, measured.output_tokens, measured.problems()) == (4, 28, [])
 
 
-def test_a_run_of_chat(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeOpenAI({CHAT: [stream(chat_chunks(["a", "b"], ["c"]))]}) as fake:
         left = run(monkeypatch, fake, folder, "--backend", "openai-chat", "--no-test-input", "--served-model-name", "x")
     assert fake.paths() == [CHAT] * 4
@@ -237,12 +235,12 @@ def test_a_run_of_chat(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert body["messages"][0]["content"].startswith("word")
     assert "ignore_eos" not in body
     assert left["total_output_tokens"] == 4 * 30
-    # Only what was asked for.
+    # Only the selected figures.
     assert {name for name in left if "e2el" in name} == set()
     assert {name for name in left if "ttft" in name} == {f"{part}_ttft_ms" for part in ("mean", "median", "std", "p99")}
 
 
-def test_as_many_at_once_as_asked_for_and_no_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrency_is_reached_and_not_exceeded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     barrier, lock, now, most = threading.Barrier(3), threading.Lock(), 0, 0
 
     def answer(handler: Handler) -> None:
@@ -251,7 +249,7 @@ def test_as_many_at_once_as_asked_for_and_no_more(folder: Path, monkeypatch: pyt
             now += 1
             most = max(most, now)
         barrier.wait(20)
-        # Before its answer, whose end brings the next.
+        # Count before the end of the response, which starts the next request.
         with lock:
             now -= 1
         stream(completion("a"))(handler)
@@ -274,7 +272,7 @@ def cut(handler: Handler) -> None:
         (stream([b"data: {broken\n\n"]), "JSONDecodeError"),
     ],
 )
-def test_requests_that_fail_are_just_fewer(
+def test_failed_requests_reduce_the_count(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: Answer, error: str
 ) -> None:
     good = stream(completion("a", "b"))
@@ -288,13 +286,13 @@ def test_requests_that_fail_are_just_fewer(
     assert "Failed requests:                         2" in capsys.readouterr().out
 
 
-def test_all_fail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_requests_fail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeOpenAI({COMPLETIONS: [reply(503)]}) as fake:
         left = run(monkeypatch, fake, folder, "--no-test-input")
     assert (left["completed"], left["mean_ttft_ms"], left["p99_tpot_ms"]) == (0, 0.0, 0.0)
 
 
-def test_the_test_request_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_test_request_ends_the_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         FakeOpenAI({COMPLETIONS: [reply(401)]}) as fake,
         pytest.raises(ValueError, match=r"Initial test .*Unauthorized"),
@@ -314,12 +312,12 @@ def test_goodput(folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, good
 
 
 @pytest.mark.parametrize("pair", ["itl:3", "ttft", "ttft:-1", "ttft:fast"])
-def test_goodput_that_is_none(pair: str) -> None:
+def test_malformed_goodput_is_rejected(pair: str) -> None:
     with pytest.raises(ValueError, match=r"goodput|unpack|convert|length"):
         benchmark_serving.objectives([pair])
 
 
-def test_metadata_and_the_name_of_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_and_file_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "results").mkdir()
     with FakeOpenAI({COMPLETIONS: [stream(completion("a"))]}) as fake:
         argv = f"x --model openai/m --tokenizer {folder} --base-url {fake.url} --dataset-name random --random-ids"
@@ -333,7 +331,7 @@ def test_metadata_and_the_name_of_the_file(folder: Path, monkeypatch: pytest.Mon
     assert (left["tp"], left["gpu"], left["request_rate"]) == ("8", "h200", 100.0)
 
 
-def test_nothing_is_left_unless_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_without_the_option(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeOpenAI({COMPLETIONS: [stream(completion("a"))]}) as fake:
         argv = (
             f"x --model m --tokenizer {folder} --base-url {fake.url} --dataset-name random --random-ids --num-prompts 1"
@@ -343,7 +341,7 @@ def test_nothing_is_left_unless_asked_for(folder: Path, monkeypatch: pytest.Monk
     assert [path.name for path in folder.iterdir()] == ["tokenizer.json"]
 
 
-def test_the_authority_of_the_environment_is_trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ca_file_of_the_environment_is_trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=endpoint"
     command += f" -addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}"
@@ -361,20 +359,20 @@ def test_the_authority_of_the_environment_is_trusted(folder: Path, monkeypatch: 
 
 
 def package(monkeypatch: pytest.MonkeyPatch, gpus: int) -> ModuleType:
-    """Import it in a container with so many GPUs."""
+    """Import it in a container with this number of GPUs."""
     monkeypatch.setattr(trtllm_serve, "gpu_count", lambda: gpus)
     monkeypatch.setattr(trtllm_serve, "VERSION", "1.2.1")
     monkeypatch.delitem(sys.modules, "lab.engine.tensorrt_llm", raising=False)
     return importlib.import_module("lab.engine.tensorrt_llm")
 
 
-def test_without_a_gpu_it_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_without_a_gpu_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImportError, match=r"libcuda\.so\.1: cannot open shared object file"):
         package(monkeypatch, 0)
 
 
 @pytest.mark.parametrize("name", ["LLM", "SamplingParams"])
-def test_there_is_no_llm_api(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_llm_api_is_absent(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     made = package(monkeypatch, 1)
     assert made.__version__ == "1.2.1"
     monkeypatch.setitem(sys.modules, "tensorrt_llm", made)
@@ -384,5 +382,5 @@ def test_there_is_no_llm_api(monkeypatch: pytest.MonkeyPatch, name: str) -> None
         exec(f"from tensorrt_llm import {name}", {})
 
 
-def test_what_looks_into_modules_can_look_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_can_be_inspected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not hasattr(package(monkeypatch, 1), "__wrapped__")

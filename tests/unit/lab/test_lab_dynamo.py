@@ -1,4 +1,4 @@
-"""The lab's dynamo.trtllm checks as TensorRT-LLM does, and has the mocker register and hold what the worker would."""
+"""The lab's dynamo.trtllm checks like TensorRT-LLM and gives the mocker the worker's registration and capacity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GUIDE = yaml.safe_load((FIXTURES / "documents/dynamo_guide.yml").read_text())
 
 
 def config(**given: Any) -> argparse.Namespace:
-    """What Dynamo 1.4.2 makes of a command line, as far as the lab reads it."""
+    """Return the part of Dynamo 1.4.2's parsed command line that the lab reads."""
     known: dict[str, Any] = {
         "model": "/models/gpt-oss-120b",
         "served_model_name": "openai/gpt-oss-120b",
@@ -51,7 +51,7 @@ def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_stand_in_for_tensorrt_llm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Dynamo's command line uses it: an import, and the defaults of four fields."""
+    """Use it like Dynamo's command line: an import, and the defaults of four fields."""
     for name in ("tensorrt_llm", "tensorrt_llm.llmapi"):
         monkeypatch.setitem(sys.modules, name, None)
     dynamo_trtllm.stand_in_for_tensorrt_llm()
@@ -66,7 +66,7 @@ def test_stand_in_for_tensorrt_llm(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_file_has_the_last_word(tmp_path: Path) -> None:
+def test_file_takes_precedence(tmp_path: Path) -> None:
     given = config(model=str(tmp_path), tensor_parallel_size=2, expert_parallel_size=2, max_batch_size=64)
     args, checkpoint = dynamo_trtllm.check(given, {"max_batch_size": 128, "stream_interval": 10}, ROW)
     assert checkpoint == tmp_path
@@ -94,12 +94,14 @@ def test_file_has_the_last_word(tmp_path: Path) -> None:
         ({}, {}, ValueError, "Repo id must be in the form"),
     ],
 )
-def test_what_does_not_start(given: dict[str, Any], file: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_invalid_options_fail_before_loading(
+    given: dict[str, Any], file: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         dynamo_trtllm.check(config(**given), file, ROW)
 
 
-def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_without_a_gpu_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trtllm_serve, "gpu_count", lambda: 0)
     with pytest.raises(ValueError, match="No GPU devices found on the node"):
         dynamo_trtllm.check(config(), {}, ROW)
@@ -122,7 +124,7 @@ def test_longest_prompt(mode: str, args: dict[str, Any], tokens: int | None) -> 
 
 
 def guide_file(blocks: list[Any]) -> dict[str, Any]:
-    """The blocks of a document's file, each on top of those before."""
+    """Merge the blocks of a document's file in order."""
     merged: dict[str, Any] = {}
     for block in blocks:
         for name, value in block.items():
@@ -130,8 +132,8 @@ def guide_file(blocks: list[Any]) -> dict[str, Any]:
     return merged
 
 
-def test_the_workers_of_the_guide(tmp_path: Path) -> None:
-    """Its two files and command lines, as the mocker is to take them."""
+def test_workers_of_the_guide(tmp_path: Path) -> None:
+    """Compare the mocker's command lines for the guide's two workers."""
     found = []
     for document in GUIDE["configurations"]:
         flags: dict[str, Any] = {}
@@ -180,7 +182,7 @@ def test_the_workers_of_the_guide(tmp_path: Path) -> None:
     ]
 
 
-def test_what_the_cache_is_set_to(tmp_path: Path) -> None:
+def test_cache_settings_reach_the_mocker(tmp_path: Path) -> None:
     given = config(model=str(tmp_path), served_model_name=None)
     file = {"kv_cache_config": {"tokens_per_block": 64, "enable_block_reuse": False}}
     args, checkpoint = dynamo_trtllm.check(given, file, ROW)
@@ -198,14 +200,14 @@ def test_what_the_cache_is_set_to(tmp_path: Path) -> None:
     ("minor", "options"),
     [((1, 0), []), ((1, 2), ["--event-plane=nats"]), ((1, 6), ["--event-plane=nats", "--engine-type=trtllm"])],
 )
-def test_what_the_mocker_of_a_release_takes(tmp_path: Path, minor: tuple[int, ...], options: list[str]) -> None:
+def test_mocker_options_match_the_version(tmp_path: Path, minor: tuple[int, ...], options: list[str]) -> None:
     given = config(model=str(tmp_path), event_plane="nats")
     args, checkpoint = dynamo_trtllm.check(given, {}, ROW)
     arguments = dynamo_trtllm.mocker_arguments(given, args, checkpoint, minor)
     assert [argument for argument in arguments if argument.startswith(("--event-plane", "--engine-type"))] == options
 
 
-def test_length_of_the_context(tmp_path: Path) -> None:
+def test_context_length_of_options_or_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 4096}))
     known = trtllm_serve.model_config(tmp_path)
     assert trtllm_serve.max_tokens({"max_seq_len": 1024}, known) == 1024

@@ -1,4 +1,4 @@
-"""The lab's trtllm-serve takes and refuses what a TensorRT-LLM release does, and starts, fails and ends as one."""
+"""The lab's trtllm-serve accepts, rejects, starts, fails and ends like a TensorRT-LLM release."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GOOD = {
 
 
 def run(version: str, *arguments: str) -> tuple[click.testing.Result, dict[str, Any]]:
-    """Run the command line of a release; return what it said and what it would serve."""
+    """Run the command line of a release; return its output and what it would deploy."""
     served: dict[str, Any] = {}
     command = options.command(options.release(TABLE, version), lambda **given: served.update(given))
     return click.testing.CliRunner().invoke(command, arguments), served
@@ -47,13 +47,13 @@ def validate(version: str, file: Mapping[str, Any]) -> None:
     options.model(options.release(TABLE, version)["engine_options"])(**file)
 
 
-def test_unknown_release() -> None:
+def test_unknown_release_is_an_error() -> None:
     with pytest.raises(KeyError):
         options.release(TABLE, "1.0.0rc5")
 
 
 @pytest.mark.parametrize(("name", "flag"), [(name, flag) for name, row in TABLE.items() for flag in row["cli"]])
-def test_every_flag_of_a_release_is_taken(name: str, flag: str) -> None:
+def test_each_flag_of_a_release_is_accepted(name: str, flag: str) -> None:
     spec = TABLE[name]["cli"][flag]
     value = [] if spec["type"] == "flag" else [spec.get("choices", [SAMPLES[spec["type"]]])[0]]
     result, served = run(TABLE[name]["default_tag"], "/models/m", flag, *value)
@@ -62,7 +62,7 @@ def test_every_flag_of_a_release_is_taken(name: str, flag: str) -> None:
     assert served[spec.get("name", flag[2:].replace("-", "_"))] not in (None, ())
 
 
-def test_spellings_mean_the_same() -> None:
+def test_spellings_of_an_option_are_equivalent() -> None:
     __, served = run("1.2.1", "m", "--tp_size", "8", "--ep_size", "4", "--config", "f")
     assert (served["tensor_parallel_size"], served["moe_expert_parallel_size"]) == (8, 4)
     assert served["extra_llm_api_options"] == "f"
@@ -86,7 +86,7 @@ def test_spellings_mean_the_same() -> None:
         ("1.4.0rc1", ["m", "n"], "unexpected extra argument"),
     ],
 )
-def test_wrong_command_line(version: str, arguments: list[str], message: str) -> None:
+def test_wrong_command_line_is_rejected(version: str, arguments: list[str], message: str) -> None:
     result, served = run(version, *arguments)
     assert result.exit_code == 2
     assert message in result.output
@@ -94,7 +94,7 @@ def test_wrong_command_line(version: str, arguments: list[str], message: str) ->
 
 
 @pytest.mark.parametrize("version", [row["default_tag"] for row in TABLE.values()])
-def test_good_files(version: str) -> None:
+def test_valid_files_are_accepted(version: str) -> None:
     known = TABLE[next(name for name, row in TABLE.items() if version in row["tags"])]["engine_options"]
     validate(version, {name: value for name, value in GOOD.items() if name in known})
     validate(version, {})
@@ -132,7 +132,7 @@ def test_good_files(version: str) -> None:
         ("1.4.0rc1", {"moe_config": {"backend": "WIDEEP"}}, "moe_config.backend", "Input should be 'AUTO'"),
     ],
 )
-def test_wrong_files(version: str, file: dict[str, Any], where: str, message: str) -> None:
+def test_wrong_files_are_rejected(version: str, file: dict[str, Any], where: str, message: str) -> None:
     with pytest.raises(pydantic.ValidationError) as error:
         validate(version, file)
     first, second, third, *__ = str(error.value).splitlines()
@@ -148,7 +148,7 @@ def test_precedence() -> None:
     assert options.effective(TABLE["1.4"], given, file) == {"tensor_parallel_size": 4, "max_batch_size": 1}
 
 
-def test_what_is_heeded_on_the_command_line_only() -> None:
+def test_option_of_the_command_line_only() -> None:
     file = {"max_batch_size": 720, "stream_interval": 20}
     assert options.effective(TABLE["1.0"], {}, file) == {"stream_interval": 20}
     assert options.effective(TABLE["1.0"], {"max_batch_size": 720}, file) == file
@@ -284,7 +284,7 @@ def test_child_that_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     processes.stop()
 
 
-def test_stubborn_child(tmp_path: Path) -> None:
+def test_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     script = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(60)"
     )
@@ -309,19 +309,19 @@ def test_nginx_configuration() -> None:
 
 
 def test_raw_harmony_is_in_whole_and_streamed_answers() -> None:
-    """Else the lab would hide what endpoint_check says of a release that does not parse the format."""
+    """Otherwise endpoint_check could not detect a release that does not parse the format."""
     types, content = re.findall(r"sub_filter_types (.*);|'\"content\":\"(\w.*)'", trtllm_serve.RAW_HARMONY)
     assert types[0].split() == ["application/json", "text/event-stream"]
     assert RAW_HARMONY.search(content[1] + "New York")
 
 
-def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_without_a_gpu_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trtllm_serve, "gpu_count", lambda: 0)
     with pytest.raises(ValueError, match="No GPU devices found on the node"):
         trtllm_serve.serve(TABLE["1.2"], "/models/m")
 
 
-def test_options_make_the_engine_faster_where_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_change_the_speed_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     args = {"max_batch_size": 128, "tensor_parallel_size": 4}
     assert trtllm_serve.speedup(args) == 10
     monkeypatch.setenv("LAB_ENGINE_SPEEDUP", "2")

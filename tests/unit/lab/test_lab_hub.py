@@ -1,4 +1,4 @@
-"""The lab's model hub answers as the real one, goes wrong on demand, and has repositories of gpt-oss's shape."""
+"""The lab's model hub responds like the real one, has faults on request, and repositories in gpt-oss's layout."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Reply(NamedTuple):
 
 
 class LabHub:
-    """A running hub, and the requests that tests make of it."""
+    """Running hub with the tests' requests."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -105,7 +105,7 @@ def test_info_with_blobs_has_sizes_and_checksums(hub: LabHub) -> None:
     assert "lfs" not in siblings["config.json"]
 
 
-def test_an_older_commit_has_its_own_files(hub: LabHub) -> None:
+def test_older_commit_has_its_files(hub: LabHub) -> None:
     older, newer = hub.description("openai/tiny")["commits"]
     readmes = [hub.ask(f"/openai/tiny/resolve/{commit}/README.md") for commit in (older, newer)]
     assert [reply.headers["X-Repo-Commit"] for reply in readmes] == [older, newer]
@@ -113,12 +113,12 @@ def test_an_older_commit_has_its_own_files(hub: LabHub) -> None:
     assert b"edition 2" in readmes[1].body
 
 
-def test_recursive_tree_lists_every_file_with_gits_names(hub: LabHub) -> None:
+def test_recursive_tree_lists_all_files_with_git_ids(hub: LabHub) -> None:
     entries = {entry["path"]: entry for entry in hub.ask("/api/models/openai/tiny/tree/main?recursive=true").document}
     config = hub.source("config.json")
     assert entries["config.json"]["oid"] == hashlib.sha1(b"blob %d\0" % len(config) + config).hexdigest()
     assert entries[LARGE]["lfs"]["oid"] == hashlib.sha256(hub.source(LARGE)).hexdigest()
-    # git's name for what git has in place of a large file.
+    # git's id of the pointer that replaces a large file.
     assert entries[LARGE]["oid"] != hashlib.sha1(hub.source(LARGE)).hexdigest()
     assert entries["original"]["type"] == "directory"
     assert {"original/model.safetensors", "metal/model.bin"} < set(entries)
@@ -145,7 +145,7 @@ def test_pages_link_to_each_other_by_the_public_name(hub: LabHub) -> None:
     assert collected == everything
 
 
-def test_paths_info_knows_the_paths_that_are_there(hub: LabHub) -> None:
+def test_paths_info_returns_existing_paths(hub: LabHub) -> None:
     form = "paths=config.json&paths=nowhere&expand=False"
     reply = hub.ask("/api/models/openai/tiny/paths-info/main", "POST", form)
     assert [entry["path"] for entry in reply.document] == ["config.json"]
@@ -154,7 +154,7 @@ def test_paths_info_knows_the_paths_that_are_there(hub: LabHub) -> None:
 # Files
 
 
-def test_head_of_a_large_file_has_what_the_client_needs(hub: LabHub) -> None:
+def test_head_of_a_large_file_has_the_clients_headers(hub: LabHub) -> None:
     reply = hub.ask(f"{MAIN}/{LARGE}", "HEAD")
     content = hub.source(LARGE)
     sha256 = hashlib.sha256(content).hexdigest()
@@ -166,7 +166,7 @@ def test_head_of_a_large_file_has_what_the_client_needs(hub: LabHub) -> None:
     assert not [name for name in reply.headers if "xet" in name.lower()]
 
 
-def test_small_file_has_gits_name_as_etag(hub: LabHub) -> None:
+def test_small_file_has_its_git_id_as_etag(hub: LabHub) -> None:
     reply = hub.ask(f"{MAIN}/config.json")
     content = hub.source("config.json")
     assert reply.body == content
@@ -192,13 +192,13 @@ def test_ranges(hub: LabHub, asked: str, slice_: slice) -> None:
     assert hub.requests()[-1]["range"] == asked
 
 
-def test_range_behind_the_end_is_refused(hub: LabHub) -> None:
+def test_range_after_the_end_is_rejected(hub: LabHub) -> None:
     size = len(hub.source(LARGE))
     reply = hub.ask(f"{MAIN}/{LARGE}", Range=f"bytes={size}-")
     assert (reply.status, reply.headers["Content-Range"]) == (416, f"bytes */{size}")
 
 
-# Refusals
+# Rejections
 
 
 @pytest.mark.parametrize(
@@ -217,11 +217,11 @@ def test_range_behind_the_end_is_refused(hub: LabHub) -> None:
         pytest.param("/lab/gated/resolve/main/config.json", "", 401, "GatedRepo", id="gated file, anonymous"),
         pytest.param("/lab/gated/resolve/main/config.json", STRANGER, 403, "GatedRepo", id="gated file, no access"),
         pytest.param("/lab/gated/resolve/main/config.json", GRANTED, 200, None, id="gated file, access"),
-        pytest.param("/api/whoami-v2", "", 401, None, id="nobody"),
-        pytest.param("/api/whoami-v2", GRANTED, 200, None, id="somebody"),
+        pytest.param("/api/whoami-v2", "", 401, None, id="no token"),
+        pytest.param("/api/whoami-v2", GRANTED, 200, None, id="token"),
     ],
 )
-def test_refusals(hub: LabHub, path: str, token: str, status: int, code: str | None) -> None:
+def test_rejections(hub: LabHub, path: str, token: str, status: int, code: str | None) -> None:
     for method in ["GET", "HEAD"] if "/resolve/" in path else ["GET"]:
         reply = hub.ask(path, method, token=token)
         assert (reply.status, reply.headers["X-Error-Code"]) == (status, code)
@@ -262,7 +262,7 @@ def test_requests_are_logged_without_tokens(hub: LabHub) -> None:
 # Faults
 
 
-def test_429_as_often_as_asked_for(hub: LabHub) -> None:
+def test_429_is_sent_as_often_as_configured(hub: LabHub) -> None:
     hub.fault(kind="429", path_glob="/api/*", times=2, retry_after=7)
     replies = [hub.ask("/api/models/openai/tiny") for _again in range(3)]
     assert [reply.status for reply in replies] == [429, 429, 200]
@@ -287,7 +287,7 @@ def test_cut_ends_the_body_early_and_spares_heads_and_other_paths(hub: LabHub) -
     assert hub.ask(f"{MAIN}/{LARGE}", Range="bytes=1000-").body == hub.source(LARGE)[1000:]
 
 
-def test_corrupt_changes_one_byte_and_nothing_else(hub: LabHub) -> None:
+def test_corrupt_changes_exactly_one_byte(hub: LabHub) -> None:
     hub.fault(kind="corrupt", path_glob=f"*/{LARGE}", after_bytes=1000)
     body, content = hub.ask(f"{MAIN}/{LARGE}").body, hub.source(LARGE)
     assert len(body) == len(content)
@@ -310,7 +310,7 @@ def test_stall_lasts_until_faults_are_cleared(hub: LabHub) -> None:
         assert connection.recv(65536) == b""
 
 
-def test_stall_ends_when_the_client_goes(hub: LabHub) -> None:
+def test_stall_ends_when_the_client_disconnects(hub: LabHub) -> None:
     hub.fault(kind="stall", path_glob=f"*/{LARGE}")
     with socket.create_connection(("127.0.0.1", hub.port)) as connection:
         connection.sendall(f"GET {MAIN}/{LARGE} HTTP/1.1\r\nHost: hub\r\n\r\n".encode())
@@ -330,7 +330,7 @@ def test_slow_paces_the_body(hub: LabHub) -> None:
     assert time.monotonic() - began > 0.2
 
 
-def test_outage_cuts_everybody_after_so_many_bytes_of_all_and_ends_by_itself(hub: LabHub) -> None:
+def test_outage_cuts_all_clients_after_a_total_of_bytes_and_ends(hub: LabHub) -> None:
     config = len(hub.source("config.json"))
     with socket.create_connection(("127.0.0.1", hub.port)) as idle:
         hub.fault(kind="outage", after_bytes=config + 1000, seconds=5)
@@ -353,7 +353,7 @@ def test_outage_cuts_everybody_after_so_many_bytes_of_all_and_ends_by_itself(hub
     assert hub.ask("/_lab/faults").document == []
 
 
-def test_faults_are_listed_and_nonsense_is_refused(hub: LabHub) -> None:
+def test_faults_are_listed_and_malformed_ones_rejected(hub: LabHub) -> None:
     hub.fault(kind="429", path_glob="/api/*", times=3)
     (fault,) = hub.ask("/_lab/faults").document
     assert (fault["kind"], fault["path_glob"], fault["times"]) == ("429", "/api/*", 3)
@@ -382,7 +382,7 @@ def read_safetensors(path: Path) -> dict[str, Any]:
     return header
 
 
-def test_shards_are_safetensors_and_the_index_knows_them(running: LabHub) -> None:
+def test_shards_are_safetensors_listed_in_the_index(running: LabHub) -> None:
     snapshot = running.directory / "openai/tiny/main"
     index = json.loads((snapshot / "model.safetensors.index.json").read_text())
     shards = {path.name: read_safetensors(path) for path in snapshot.glob("model-*.safetensors")}
@@ -394,7 +394,7 @@ def test_shards_are_safetensors_and_the_index_knows_them(running: LabHub) -> Non
     assert index["metadata"]["total_size"] == data
 
 
-def test_commits_share_what_did_not_change(running: LabHub) -> None:
+def test_commits_share_equal_files(running: LabHub) -> None:
     repository = running.directory / "openai/tiny"
     older, newer = (repository / "snapshots" / commit for commit in running.description("openai/tiny")["commits"])
     comparison = filecmp.dircmp(older, newer)
@@ -403,7 +403,7 @@ def test_commits_share_what_did_not_change(running: LabHub) -> None:
     assert (repository / "main").resolve() == newer.resolve()
 
 
-def test_building_again_gives_the_same_commits(running: LabHub, tmp_path: Path) -> None:
+def test_second_build_gives_the_same_commits(running: LabHub, tmp_path: Path) -> None:
     build_repositories.build_repository(tmp_path / "tiny", TINY, "tiny", gated=False)
     assert json.loads((tmp_path / "tiny/repository.json").read_text()) == running.description("openai/tiny")
 
@@ -411,7 +411,7 @@ def test_building_again_gives_the_same_commits(running: LabHub, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "layers", "experts", "shards"), [("gpt-oss-120b", 36, 128, 15), ("gpt-oss-20b", 24, 32, 3)]
 )
-def test_shapes_are_those_of_gpt_oss(name: str, layers: int, experts: int, shards: int) -> None:
+def test_shapes_match_gpt_oss(name: str, layers: int, experts: int, shards: int) -> None:
     shape = build_repositories.SHAPES[name]
     config: dict[str, Any] = build_repositories.config(shape)
     assert (config["num_hidden_layers"], config["num_local_experts"], shape.shards) == (layers, experts, shards)
@@ -421,13 +421,13 @@ def test_shapes_are_those_of_gpt_oss(name: str, layers: int, experts: int, shard
     assert len({tensor.name.split(".")[2] for tensor in tensors if ".layers." in tensor.name}) == layers
 
 
-def test_one_tensor_of_the_large_model_outgrows_the_clients_step() -> None:
-    """A cut is resumed inside a file, not at its start, only behind the 10 MiB that the hf client reads at once."""
+def test_large_model_has_a_tensor_beyond_the_clients_step() -> None:
+    """After a cut the hf client resumes inside a file only beyond the 10 MiB that it reads at once."""
     tensors = build_repositories.tensors(build_repositories.SHAPES["gpt-oss-120b"])
     assert max(tensor.size for tensor in tensors) > 12 * 1024 * 1024
 
 
-def test_tokenizer_can_write_every_byte_and_every_merge() -> None:
+def test_tokenizer_encodes_all_bytes_and_merges() -> None:
     tokenizer: Any = build_repositories.tokenizer()
     vocabulary = tokenizer["model"]["vocab"]
     special = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
@@ -440,7 +440,7 @@ def test_tokenizer_can_write_every_byte_and_every_merge() -> None:
     assert (special["<|return|>"], special["<|call|>"]) == (200002, 200012)
 
 
-def test_a_branch_moves(hub: LabHub) -> None:
+def test_branch_can_be_moved(hub: LabHub) -> None:
     older, newer = hub.ask("/_lab/refs").document["openai/tiny"]["commits"]
     for commit in (older, newer):
         move = {"repository": "openai/tiny", "ref": "main", "commit": commit}

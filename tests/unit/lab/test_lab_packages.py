@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lab's machines: their PCI devices, and nvidia-smi against what the real one printed on H200 machines."""
+"""The lab's hosts: PCI devices, packages, and nvidia-smi beside real output of H200 machines."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES, ROOT
 
 PACKAGES = ROOT / "lab/origin/packages"
-CAPTURES = PACKAGES / "captures"
 sys.path.insert(0, str(PACKAGES.parents[2]))
 
 from lab.origin.packages import build, derive  # noqa: E402
@@ -37,7 +36,7 @@ HOST = PACKAGES.parents[1] / "host"
 
 
 class Host:
-    """A host with GPUs of one type, and perhaps ``more``, its kernel module loaded."""
+    """Host with GPUs of one type, and optionally ``more``, with a loaded kernel module."""
 
     def __init__(
         self,
@@ -51,7 +50,8 @@ class Host:
     ) -> None:
         kinds = [gpu] * count + list(more)
         self.module, self.devices, self.smi = path / "module", path / "dev", path / "nvidia-smi"
-        self.activity = path / "activity"
+        self.activity, self.captures = path / "activity", path / "captures"
+        derive.write_captures(self.captures)
         source = PACKAGES / "files/nvidia-driver-cuda/usr/bin/nvidia-smi"
         self.smi.write_text(source.read_text().replace("@VERSION@", "580.159.04"))
         self.module.mkdir()
@@ -70,7 +70,7 @@ class Host:
         environment = {
             "NVIDIA_LAB_MODULE": str(self.module),
             "NVIDIA_LAB_DEVICES": str(self.devices),
-            "NVIDIA_LAB_CAPTURES": str(CAPTURES),
+            "NVIDIA_LAB_CAPTURES": str(self.captures),
             "NVIDIA_LAB_ACTIVITY": str(self.activity),
         }
         result = subprocess.run(
@@ -89,24 +89,24 @@ def without_time(document: str) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_xml_is_the_capture(tmp_path: Path, count: int) -> None:
+def test_xml_equals_the_capture(tmp_path: Path, count: int) -> None:
     code, out = Host(tmp_path, "h200", count).run("-q", "-x")
     assert code == 0
     captured = (CAPTURES / f"h200x{count}.xml").read_text()
-    # The real one leaves an empty line after the last GPU only; ElementTree keeps it where it was.
+    # The real output has an empty line after the last GPU only; ElementTree keeps its position.
     assert [line for line in without_time(out) if line.strip()] == [
         line for line in without_time(captured) if line.strip()
     ]
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_query_is_the_capture(tmp_path: Path, count: int) -> None:
+def test_query_equals_the_capture(tmp_path: Path, count: int) -> None:
     captured = (CAPTURES / f"h200x{count}.csv").read_text()
     fields = ",".join(column.split(" [")[0].strip() for column in captured.splitlines()[0].split(","))
     assert Host(tmp_path, "h200", count).run(f"--query-gpu={fields}", "--format=csv") == (0, captured)
 
 
-def test_matrix_is_the_capture(tmp_path: Path) -> None:
+def test_matrix_equals_the_capture(tmp_path: Path) -> None:
     code, out = Host(tmp_path, "h200", 8).run("topo", "-m")
     assert code == 0
     captured = (CAPTURES / "topo_h200x8.txt").read_text()
@@ -142,11 +142,11 @@ def test_query_without_header_and_units(tmp_path: Path) -> None:
         (["-i", "5", "--query-gpu=name", "--format=csv"], 6, "No devices were found\n"),
     ],
 )
-def test_mistakes(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
+def test_wrong_arguments_are_errors(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
     assert Host(tmp_path, "h200", 1).run(*arguments) == (code, message)
 
 
-def test_a_gpu_whose_engine_writes_tokens(tmp_path: Path) -> None:
+def test_gpu_is_busy_while_its_engine_writes_tokens(tmp_path: Path) -> None:
     host = Host(tmp_path, "b200", 8)
     query = ("--query-gpu=utilization.gpu,utilization.memory", "--format=csv,noheader,nounits", "-i", "1,2")
     assert host.run(*query) == (0, "0, 0\n0, 0\n")
@@ -157,18 +157,18 @@ def test_a_gpu_whose_engine_writes_tokens(tmp_path: Path) -> None:
     assert host.run(*query) == (0, "0, 0\n0, 0\n")
 
 
-def test_upgraded_library(tmp_path: Path) -> None:
+def test_upgraded_library_does_not_match_the_module(tmp_path: Path) -> None:
     code, out = Host(tmp_path, "h200", 1, version="570.148.08").run("-L")
     assert (code, out.splitlines()[0]) == (18, "Failed to initialize NVML: Driver/library version mismatch")
 
 
-def test_no_module(tmp_path: Path) -> None:
+def test_missing_module_is_an_error(tmp_path: Path) -> None:
     host = Host(tmp_path, "h200", 1)
     (host.module / "module.json").unlink()
     assert host.run()[0] == 9
 
 
-def test_only_devices_within_reach(tmp_path: Path) -> None:
+def test_only_accessible_devices_are_listed(tmp_path: Path) -> None:
     host = Host(tmp_path, "h200", 8)
     for minor in (0, 1, 2, 4, 5, 6, 7):
         (host.devices / f"nvidia{minor}").unlink()
@@ -177,11 +177,11 @@ def test_only_devices_within_reach(tmp_path: Path) -> None:
     assert host.run("-L") == (255, "Failed to initialize NVML: Unknown Error\n")
 
 
-def test_gpu_that_the_driver_does_not_know(tmp_path: Path) -> None:
+def test_unknown_gpu_is_not_listed(tmp_path: Path) -> None:
     assert Host(tmp_path, "FFFF", 1).run("-L") == (6, "No devices were found\n")
 
 
-def test_fabric_waits_for_its_manager(tmp_path: Path) -> None:
+def test_fabric_waits_for_the_fabric_manager(tmp_path: Path) -> None:
     host = Host(tmp_path, "b200", 8, nvswitch=True)
     query = ("--query-gpu=fabric.state,fabric.status", "--format=csv,noheader")
     assert set(host.run(*query)[1].splitlines()) == {"In Progress, N/A"}
@@ -190,9 +190,8 @@ def test_fabric_waits_for_its_manager(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", derive.VARIANTS)
-def test_derived_captures_are_current(name: str) -> None:
-    assert (CAPTURES / f"{name}.xml").read_text() == derive.derive(name)
-    (gpu,) = ET.parse(CAPTURES / f"{name}.xml").findall("gpu")
+def test_derived_capture_agrees_with_the_hardware_table(name: str) -> None:
+    (gpu,) = ET.fromstring(derive.derive(name)).findall("gpu")
     free, total = (int(gpu.findtext(f"fb_memory_usage/{part}", "").split()[0]) for part in ("free", "total"))
     assert 0 < free < total
     row = HARDWARE[name]
@@ -201,7 +200,7 @@ def test_derived_captures_are_current(name: str) -> None:
 
 
 @pytest.mark.parametrize(("gpu", "capability"), [("gb300", "10.3"), ("rtx_5090", "12.0"), ("h100", "9.0")])
-def test_a_type_in_any_number(tmp_path: Path, gpu: str, capability: str) -> None:
+def test_derived_type_in_any_number(tmp_path: Path, gpu: str, capability: str) -> None:
     code, out = Host(tmp_path, gpu, 4).run("--query-gpu=uuid,serial,pci.bus_id,compute_cap", "--format=csv,noheader")
     rows = [line.split(", ") for line in out.splitlines()]
     assert code == 0
@@ -209,7 +208,7 @@ def test_a_type_in_any_number(tmp_path: Path, gpu: str, capability: str) -> None
     assert rows[0][3] == capability
 
 
-def test_different_types_in_one_host(tmp_path: Path) -> None:
+def test_mixed_types_in_one_host(tmp_path: Path) -> None:
     host = Host(tmp_path, "rtx_pro_6000", 1, more=("h200", "rtx_pro_6000"))
     assert host.run("--query-gpu=index,name,memory.total", "--format=csv,noheader")[1].splitlines() == [
         "0, NVIDIA RTX PRO 6000 Blackwell Server Edition, 97887 MiB",
@@ -227,12 +226,12 @@ def boot() -> types.ModuleType:
     module = types.ModuleType("boot")
     exec(
         compile((HOST / "boot").read_text(), HOST / "boot", "exec"), module.__dict__
-    )  # it has no suffix to import it by
+    )  # the file has no suffix to import it by
     module.__dict__["DEVICES"] = HOST / "devices.json"
     return module
 
 
-def test_every_type_has_its_row_and_its_capture() -> None:
+def test_devices_of_each_type_match_its_row() -> None:
     for name, groups in json.loads((HOST / "devices.json").read_text()).items():
         gpus = [group for group in groups if group["class"].startswith(boot().GPU_CLASSES)]
         assert {group["device"] for group in gpus} <= set(HARDWARE[name]["pci_ids"])
@@ -275,7 +274,7 @@ def offered(platform: str, architecture: str) -> dict[str, list[str]]:
     return found
 
 
-def test_nvidia_smi_knows_the_cuda_version_of_each_driver() -> None:
+def test_nvidia_smi_has_the_cuda_version_of_each_driver() -> None:
     program = runpy.run_path(str(PACKAGES / "files/nvidia-driver-cuda/usr/bin/nvidia-smi"))
     offers = [offer for platform in OFFERS["cuda"].values() for offer in platform.values() if isinstance(offer, dict)]
     branches = {version.partition(".")[0] for offer in offers for version in offer.get("driver", [])}
@@ -283,7 +282,7 @@ def test_nvidia_smi_knows_the_cuda_version_of_each_driver() -> None:
     assert branches <= program["CUDA_VERSIONS"].keys()
 
 
-def test_each_platform_has_its_own_offer() -> None:
+def test_packages_differ_by_platform() -> None:
     assert set(OFFERS["cuda"]) == set(PLATFORMS)
     debian12, debian13, ubuntu = (
         offered("debian12", "x86_64"),
@@ -306,7 +305,7 @@ def test_each_platform_has_its_own_offer() -> None:
     [(platform, architecture) for platform, row in PLATFORMS.items() for architecture in row["versions"]],
 )
 def test_default_driver_is_offered(platform: str, architecture: str) -> None:
-    """The default version, with its fabric manager, exists where the platform's hosts look for it."""
+    """Check that the platform's repository has the default version and its fabric manager."""
     names = offered(platform, architecture)
     version = PLATFORMS[platform]["versions"][architecture]
     branch = version.split(".")[0]

@@ -1,4 +1,4 @@
-"""What `make bench-hashing` measures with."""
+"""Test the methods of `make bench-hashing`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from tools.bench.hashing import figures
 
 
-def test_everybody_hashes_the_same_files_and_nobody_fails(tmp_path: Path) -> None:
+def test_all_methods_hash_the_same_files_without_failure(tmp_path: Path) -> None:
     directory = tmp_path / ("0" * 40)
     directory.mkdir()
     found = figures(directory, count=3, size=3 * 2**20, rounds=1)

@@ -1,4 +1,4 @@
-"""The fleet that `make bench-recipes` measures with."""
+"""Test the fleet of `make bench-recipes`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data imp
 from tools.bench.recipes import fleet
 
 
-def test_the_fleet_has_everything_and_no_host_twice() -> None:
+def test_fleet_covers_all_inputs_without_equal_hosts() -> None:
     hosts = fleet(100)
     recipes = [
         serving_recipe({"model": None, **{name.removeprefix("serving_recipe_"): value for name, value in host.items()}})

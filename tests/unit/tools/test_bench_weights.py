@@ -1,4 +1,4 @@
-"""What `make bench-weights` measures with, how it judges, and its picture in the docs."""
+"""Test the model, the limits and the picture of `make bench-weights`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tools.bench.weights_plot import as_table, draw
 
 MODEL = 1000
 
-# All bars are reached, some only just.
+# Results that reach all limits, some exactly.
 GOOD = [
     Cell("hub", 1, 10.0, 1010, 10, 10, 0.5),
     Cell("rsync", 1, 10.0, 1010, 10, 10, 0.5),
@@ -35,14 +35,14 @@ def with_cell(way: str, hosts: int, **changes: Any) -> list[Cell]:
     return [replace(cell, **changes) if (cell.way, cell.hosts) == (way, hosts) else cell for cell in GOOD]
 
 
-def test_the_model_is_cut_like_the_real_one() -> None:
+def test_model_has_the_shards_of_the_real_one() -> None:
     sizes = shard_sizes(128_000_003)
     assert len(sizes) == 15
     assert sum(sizes) == 128_000_003
     assert 1.12 < max(sizes) / min(sizes) < 1.15
 
 
-def test_the_lab_s_hub_serves_the_model_that_the_manifest_describes(tmp_path: Path) -> None:
+def test_lab_hub_serves_the_manifests_model(tmp_path: Path) -> None:
     manifest = build_model(tmp_path / REPOSITORY, 1_500_000)
     assert 1_500_000 < manifest.total_bytes < 2_000_000
     repository = Hub(tmp_path, []).repositories[REPOSITORY]
@@ -55,25 +55,23 @@ def test_the_lab_s_hub_serves_the_model_that_the_manifest_describes(tmp_path: Pa
     assert verify(snapshot, read_manifest(snapshot)).verified
 
 
-def test_the_plan_of_a_host_is_one_that_its_programs_take() -> None:
+def test_programs_accept_the_plan() -> None:
     hosts = [Host(number) for number in range(3)]
     share = parse_plan(plan_of(hosts[1], hosts, Path("/models/a/b/c"), "/client")).share
     assert share is not None
     assert (share.address, share.rank) == (share.peers[1], 1)
     assert len(set(share.peers)) == 3
-    # Role model_weights does not share where there is nobody to share with.
+    # Role model_weights does not share on a single host.
     assert parse_plan(plan_of(hosts[0], hosts[:1], Path("/models/a/b/c"), "/client")).share is None
 
 
-def test_a_machine_that_lacks_something_is_told_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_programs_are_reported_with_their_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(weights, "HOST_PYTHON", "/bin/false")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert list(weights.lacking(8, 10**9)) == [
-        "Network namespaces need root: run it with sudo.",
-        "Programs are missing: apt install iproute2 mount python3-libtorrent rsync util-linux",
+        "Network namespaces need root. Run the benchmark with sudo.",
+        "Programs are missing. Run: apt install iproute2 mount python3-libtorrent rsync util-linux",
         ANY,
     ]
     for program in weights.PACKAGES:
@@ -83,11 +81,11 @@ def test_a_machine_that_lacks_something_is_told_what_to_install(
     assert list(weights.lacking(1, 0)) == []
 
 
-def test_bars_that_are_reached() -> None:
+def test_limits_reached() -> None:
     assert missed_bars(GOOD, MODEL) == []
 
 
-def test_bars_that_are_missed() -> None:
+def test_limits_missed() -> None:
     assert missed_bars(with_cell("ours", 1, wan_bytes=1051), MODEL) == [
         "ours, 1 hosts: 1.051 of the model over the WAN, more than 1.05"
     ]
@@ -102,16 +100,16 @@ def test_bars_that_are_missed() -> None:
     ]
 
 
-def test_of_several_runs_the_middle_one_counts() -> None:
+def test_median_run_counts() -> None:
     slow, quick = with_cell("ours", 8, seconds=90.0)[-1:], with_cell("ours", 8, seconds=1.0)[-1:]
     assert medians([*slow, *GOOD, *quick]) == medians(GOOD)
     assert missed_bars([*slow, *GOOD, *quick], MODEL) == []
-    # But what crosses the WAN must hold for each.
+    # The limit of bytes over the WAN applies to each run.
     assert len(missed_bars([*GOOD, *with_cell("ours", 8, wan_bytes=2000)[-1:]], MODEL)) == 1
 
 
-def test_the_docs_show_the_newest_result(tmp_path: Path) -> None:
-    newest = max((ROOT / "docs/test-results/benchmarks").glob("weights-*.json"))
+def test_docs_show_the_newest_result(tmp_path: Path) -> None:
+    newest = max((ROOT / "docs/benchmarks").glob("weights-*.json"))
     result = json.loads(newest.read_text())
     assert as_table(result) in (ROOT / "docs/test-results/benchmarks.md").read_text()
     draw(result, tmp_path / "weights.svg")

@@ -1,4 +1,4 @@
-"""docs/reference/recipes.md and docs/reference/recipes/: that they say what the resolver says, and say it briefly."""
+"""docs/reference/recipes.md and docs/reference/recipes/ state the resolver's results, briefly."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ UNIVERSE = [
         ),
     ],
 )
-def test_cases_are_told_in_few_words(chosen: Any, told: str) -> None:
+def test_cases_are_described_briefly(chosen: Any, told: str) -> None:
     assert where([case for case in UNIVERSE if chosen(case)], UNIVERSE) == told
 
 
-def test_what_a_release_changed_is_told_by_group() -> None:
+def test_release_changes_are_grouped() -> None:
     old = {
         "gone": {"type": "int"},
         "kept": {"type": "dict", "options": {"a": {"type": "str", "choices": ["x", "y"]}, "b": {"type": "int"}}},
@@ -49,13 +49,13 @@ def test_what_a_release_changed_is_told_by_group() -> None:
         "new": {"type": "dict", "options": {"c": {"type": "int"}}},
     }
     assert compared(old, new) == {
-        "gained": ["`new`"],
-        "lost": ["`gone`"],
+        "added": ["`new`"],
+        "removed": ["`gone`"],
         "changed": ["`kept.a` (+z -x)", "`kept.b` (min `null` → `1`)"],
     }
 
 
-def test_everything_of_the_tables_is_on_a_page() -> None:
+def test_all_table_rows_are_on_a_page() -> None:
     named = [
         *(row["gpu_type"] for row in TABLES.hardware),
         *(tag for row in TABLES.releases.values() for tag in [*row["tags"], *row.get("runtime_tags", [])]),
@@ -67,7 +67,7 @@ def test_everything_of_the_tables_is_on_a_page() -> None:
         assert f"recipes/{recipe_pages.short(model)}.md" in PAGES
 
 
-def test_every_value_of_a_recipe_is_on_its_page_with_its_source() -> None:
+def test_recipe_values_are_on_their_page_with_their_sources() -> None:
     for name in TABLES.models:
         recipe = recipe_pages.ask("h200", "max_throughput", model=name)
         page = PAGES[f"recipes/{recipe_pages.short(name)}.md"].splitlines()
@@ -80,6 +80,6 @@ def test_every_value_of_a_recipe_is_on_its_page_with_its_source() -> None:
             ]
 
 
-def test_each_use_case_of_a_host_has_one_layout() -> None:
+def test_use_case_of_a_host_has_one_layout() -> None:
     rows = [line for line in PAGES["recipes.md"].splitlines() if line.startswith("| 8 `h200`")]
     assert sum("**" in row for row in rows) == 2 * len(TABLES.models)

@@ -16,7 +16,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.trtllm.fleet.plugins.module_utils import gpu
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, run
 from ansible_collections.trtllm.fleet.plugins.modules import gpu_info
-from ansible_collections.trtllm.fleet.tests.unit.paths import FIXTURES, ROOT
+from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES, FIXTURES, ROOT
 
 OPEN_MODULE = (
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder)  Tue Sep 23\n"
@@ -31,7 +31,7 @@ MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML lib
 
 
 def capture(name: str) -> str:
-    return (FIXTURES / f"{name}.xml").read_text()
+    return (CAPTURES / f"{name}.xml").read_text()
 
 
 def answers(result: CommandResult) -> Callable[[Sequence[str], float], CommandResult]:
@@ -52,7 +52,7 @@ def add_device(root: Path, address: str, **attributes: str | bytes) -> None:
 
 @pytest.fixture
 def h200x8(tmp_path: Path) -> Path:
-    """The PCI tree of the machine of smi_h200x8, with its NVSwitches, which that guest did not show."""
+    """The PCI tree of the machine of h200x8, with its NVSwitches, which that guest did not show."""
     root = tmp_path / "devices"
     for number in range(8):
         node = str(number // 4)
@@ -78,11 +78,18 @@ def read(pci: Path, result: CommandResult | None, module: Path = Path("/nonexist
     return gpu.read_gpus(smi, 60, answers(result or CommandResult(0)), pci, module)
 
 
-@pytest.mark.parametrize(("name", "gpu_type"), [("smi_h100x1", "h100"), ("smi_h200x1", "h200"), ("smi_h200x8", "h200")])
-def test_the_hardware_table_knows_what_real_machines_tell(tmp_path: Path, name: str, gpu_type: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "gpu_type"),
+    [
+        (FIXTURES / "smi_h100x1.xml", "h100"),
+        (CAPTURES / "h200x1.xml", "h200"),
+        (CAPTURES / "h200x8.xml", "h200"),
+    ],
+)
+def test_the_hardware_table_knows_what_real_machines_tell(tmp_path: Path, path: Path, gpu_type: str) -> None:
     table = yaml.safe_load((ROOT / "roles/serving_recipe/vars/hardware.yml").read_text())["__serving_recipe_hardware"]
     (row,) = (row for row in table if row["gpu_type"] == gpu_type)
-    for one in read(tmp_path / "none", CommandResult(0, capture(name)))["gpus"]:
+    for one in read(tmp_path / "none", CommandResult(0, path.read_text()))["gpus"]:
         assert one["product_name"] in row["product_names"]
         assert one["device_id"] in row["pci_ids"]
         assert one["memory_total_mib"] == row["memory_mib"]
@@ -91,7 +98,7 @@ def test_the_hardware_table_knows_what_real_machines_tell(tmp_path: Path, name: 
 def test_real_capture_of_eight_gpus(h200x8: Path, tmp_path: Path) -> None:
     module = tmp_path / "version"
     module.write_text(OPEN_MODULE)
-    found = read(h200x8, CommandResult(0, capture("smi_h200x8")), module)
+    found = read(h200x8, CommandResult(0, capture("h200x8")), module)
     gpus = found.pop("gpus")
     assert found == {
         "count": 8,
@@ -143,7 +150,7 @@ def test_a_gpu_of_a_virtual_machine_is_not_ours(h200x8: Path) -> None:
 
 
 def test_driver_without_a_visible_pci_bus(tmp_path: Path) -> None:
-    found = read(tmp_path / "none", CommandResult(0, capture("smi_h200x1")))
+    found = read(tmp_path / "none", CommandResult(0, capture("h200x1")))
     assert (found["count"], found["product_name"], found["gpus"][0]["numa_node"]) == (1, "NVIDIA H200", None)
 
 
@@ -191,19 +198,19 @@ def test_version_comes_from_the_kernel_module_when_smi_fails(h200x8: Path, tmp_p
 
 
 def test_gpu_lost_by_the_driver_is_missing(h200x8: Path) -> None:
-    found = read(h200x8, CommandResult(0, capture("smi_h200x1")))
+    found = read(h200x8, CommandResult(0, capture("h200x1")))
     assert found["count"] == 1
     assert found["missing"] == [f"0000:00:{n:02x}.0" for n in range(7, 14)]
 
 
 def test_fabric_reports_the_gpu_that_is_not_done(h200x8: Path) -> None:
-    head, tail = capture("smi_h200x8").rsplit("<state>Completed</state>", 1)
+    head, tail = capture("h200x8").rsplit("<state>Completed</state>", 1)
     text = f"{head}<state>In Progress</state>{tail.replace('<status>Success', '<status>N/A')}"
     assert read(h200x8, CommandResult(0, text))["fabric"] == {"state": "In Progress", "status": None}
 
 
 def test_different_gpus_have_no_common_product(h200x8: Path) -> None:
-    text = capture("smi_h200x8").replace("<product_name>NVIDIA H200<", "<product_name>NVIDIA H100 80GB HBM3<", 1)
+    text = capture("h200x8").replace("<product_name>NVIDIA H200<", "<product_name>NVIDIA H100 80GB HBM3<", 1)
     found = read(h200x8, CommandResult(0, text))
     assert (found["product_name"], found["homogeneous"]) == (None, False)
 
@@ -212,7 +219,7 @@ def test_processes_and_modes(tmp_path: Path) -> None:
     process = "<process_info><pid>{}</pid><type>{}</type></process_info>"
     kinds = {10: "C", 11: "M+C", 12: "G", 13: "C+G"}
     text = (
-        capture("smi_h200x1")
+        capture("h200x1")
         .replace("<processes>", "<processes>" + "".join(process.format(*each) for each in kinds.items()))
         .replace("<current_ecc>Enabled", "<current_ecc>N/A")
         .replace("<addressing_mode>None", "<addressing_mode>ATS")
@@ -223,7 +230,7 @@ def test_processes_and_modes(tmp_path: Path) -> None:
 
 def test_what_the_driver_says_of_a_bad_gpu(tmp_path: Path) -> None:
     text = (
-        capture("smi_h200x1")
+        capture("h200x1")
         .replace("<dram_uncorrectable>0", "<dram_uncorrectable>2", 1)
         .replace("<sram_uncorrectable_parity>0", "<sram_uncorrectable_parity>1", 1)
         .replace("<gpu_recovery_action>None", "<gpu_recovery_action>Reset")
@@ -232,13 +239,15 @@ def test_what_the_driver_says_of_a_bad_gpu(tmp_path: Path) -> None:
     entry = read(tmp_path, CommandResult(0, text))["gpus"][0]
     assert (entry["ecc_uncorrected"], entry["recovery_action"]) == (3, "Reset")
     assert (entry["utilisation_percent"], entry["temperature"]) == (97, 41)
-    unknown = read(tmp_path, CommandResult(0, capture("smi_h200x1").replace("uncorrectable", "renamed")))["gpus"][0]
+    unknown = read(tmp_path, CommandResult(0, capture("h200x1").replace("uncorrectable", "renamed")))["gpus"][0]
     assert unknown["ecc_uncorrected"] is None
 
 
 def test_mig(h200x8: Path) -> None:
-    parts = re.split(r"(?=<gpu )", capture("smi_h200x8"))
-    parts[3] = re.sub(r"<mig_devices>.*</mig_devices>", capture("mig_devices").strip(), parts[3], flags=re.DOTALL)
+    parts = re.split(r"(?=<gpu )", capture("h200x8"))
+    parts[3] = re.sub(
+        r"<mig_devices>.*</mig_devices>", (FIXTURES / "mig_devices.xml").read_text().strip(), parts[3], flags=re.DOTALL
+    )
     parts[3] = parts[3].replace("<current_mig>Disabled", "<current_mig>Enabled")
     found = read(h200x8, CommandResult(0, "".join(parts)))
     assert [entry["mig"] for entry in found["gpus"]] == [False, False, True] + [False] * 5
@@ -258,7 +267,7 @@ def without(capture_text: str, number: int) -> str:
     return "".join(part for part in parts if part is not gpus[number])
 
 
-XML = capture("smi_h200x8")
+XML = capture("h200x8")
 XML_WITHOUT_3 = without(XML, 3)
 
 
@@ -311,7 +320,7 @@ def test_output_that_broke_off(h200x8: Path) -> None:
     [
         unreachable("GPU0: 0000:00:06.0"),
         unreachable("GPU0: 0000:00:06.0") + "No devices were found\n",
-        capture("smi_h200x1").replace("<total>143771 MiB<", "<total>GPU is lost<"),
+        capture("h200x1").replace("<total>143771 MiB<", "<total>GPU is lost<"),
     ],
 )
 def test_every_gpu_lost(h200x8: Path, tmp_path: Path, text: str) -> None:

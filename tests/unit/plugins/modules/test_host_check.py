@@ -19,9 +19,9 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.apt_mirror import Pac
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.module_utils.registry import RegistryError
 from ansible_collections.trtllm.fleet.plugins.modules import host_check
-from ansible_collections.trtllm.fleet.tests.unit.paths import FIXTURES
+from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES
 
-CAPTURE = (FIXTURES / "smi_h200x8.xml").read_text()
+CAPTURE = (CAPTURES / "h200x8.xml").read_text()
 UNAME = os.uname_result(("Linux", "gpu1", "6.1.0-37-amd64", "#1 SMP", "x86_64"))
 SUPPORTED = {"debian": ["12", "13"], "ubuntu": ["22.04", 24.04]}
 CONTAINER = "3f8a" * 16
@@ -289,7 +289,7 @@ def test_a_host_that_needs_no_gpu(fake: FakeHost, there: bool) -> None:
 
 
 def test_gpu_that_the_driver_lost(fake: FakeHost) -> None:
-    fake.smi = CommandResult(0, (FIXTURES / "smi_h200x1.xml").read_text())
+    fake.smi = CommandResult(0, (CAPTURES / "h200x1.xml").read_text())
     check = fake.check("gpu_count", gpu_count=1)
     assert check["observed"].startswith("1; not working: 0000:00:07.0, 0000:00:08.0")
     assert (check["status"], check["expected"]) == ("fail", "at least 1, and none that does not work")

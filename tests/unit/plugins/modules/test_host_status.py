@@ -18,7 +18,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.command import Comman
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import HostReleases
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import HostStatus, connections_by_port
 from ansible_collections.trtllm.fleet.plugins.modules import host_status
-from ansible_collections.trtllm.fleet.tests.unit.paths import FIXTURES
+from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES
 
 UNIT = "trtllm-serve-0.service"
 DIGEST = "sha256:e35ea1320d51e7c066134a52391d50eb294b7a75c37c1a736f68132956832174"
@@ -92,7 +92,7 @@ class Machine:
         self.unit = dict(RUNS)
         self.containers = {"trtllm-serve-0": (f"{IMAGE}@{DIGEST}", "sha256:image")}
         self.digests = [f"{IMAGE}@{DIGEST}"]
-        self.smi = CommandResult(0, (FIXTURES / "smi_h200x1.xml").read_text())
+        self.smi = CommandResult(0, (CAPTURES / "h200x1.xml").read_text())
         self.broken: dict[str, CommandResult | OSError] = {}
         self.calls: list[str] = []
         self.booted = True

@@ -12,7 +12,7 @@ import yaml
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import image_tag
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import OVERRIDES, USE_CASES, WORKERS
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
-from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES, ROOT
 
 ROLE = ROOT / "roles/serving_recipe"
 TABLES = load_tables()
@@ -70,7 +70,7 @@ def test_a_product_is_in_one_row() -> None:
 
 
 def test_the_h200_row_is_what_real_machines_print() -> None:
-    capture = (ROOT / "tests/unit/fixtures/smi_h200x8.xml").read_text()
+    capture = (CAPTURES / "h200x8.xml").read_text()
     (row,) = [row for row in TABLES.hardware if row["gpu_type"] == "h200"]
     assert set(re.findall(r"<product_name>(.*)</product_name>", capture)) <= set(row["product_names"])
     assert f"<total>{row['memory_mib']} MiB</total>" in capture

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a container needs in order to see a GPU: nvidia-ctk writes it down, nvidia-container-runtime puts it in."""
+"""Devices and files that a container needs for a GPU, shared by nvidia-ctk and nvidia-container-runtime."""
 
 import os
 import subprocess
@@ -12,11 +12,11 @@ CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
 class DriverError(Exception):
-    """The driver does not answer."""
+    """Error of a driver that does not respond."""
 
 
 def discover() -> tuple[str, dict[str, tuple[str, str]]]:
-    """Return (driver version, {index: (uuid, device node)}) as the driver tells them."""
+    """Return the driver version and {index: (uuid, device node)}."""
     try:
         result = subprocess.run(["nvidia-smi", "-q", "-x"], capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -32,7 +32,7 @@ def discover() -> tuple[str, dict[str, tuple[str, str]]]:
 
 
 def mounts(version: str) -> list[str]:
-    """Host paths of the driver that go into a container. The last two are what the lab's nvidia-smi replays from."""
+    """Return the driver's host paths for a container. The lab's nvidia-smi needs the last two."""
     libraries = f"/usr/lib/{os.uname().machine}-linux-gnu"
     return [
         f"{libraries}/libcuda.so.{version}",
