@@ -179,7 +179,8 @@ def overview(models: Mapping[str, Resolved]) -> str:
                     f"A recipe's name is model, GPU type, total GPUs and use case, such as `{example['name']}`.",
                     f"The image is `{TABLES.default_image(None)}` "
                     "unless you set `serving_recipe_image` or `serving_recipe_name`.",
-                    "Tokens are the estimated capacity of one instance's KV cache ([GPU memory](../concepts/gpu-memory.md)).",
+                    "Tokens are the estimated capacity of one instance's KV cache "
+                    "([GPU memory](../concepts/gpu-memory.md)).",
                 ]
             ),
             *(matrix(name, resolved) for name, resolved in models.items()),
@@ -424,7 +425,8 @@ def model_page(model: str, resolved: Resolved) -> str:
         text += [
             f"## {words(use_case).capitalize()}\n",
             values_table({value: others[value] for value in held if value not in everywhere and others[value]}, here),
-            "Estimated memory of one GPU in MiB, and capacity of an instance's KV cache ([GPU memory](../../concepts/gpu-memory.md)):\n",
+            "Estimated memory of one GPU in MiB, and capacity of an instance's KV cache "
+            "([GPU memory](../../concepts/gpu-memory.md)):\n",
             memory_table(recipes, here),
         ]
     text += [
