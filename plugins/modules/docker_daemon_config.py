@@ -23,16 +23,18 @@ description:
     flag in the command line of C(docker.service), or C(dockerd --validate) (Docker 23.0 and later) rejects the result.
   - Reports a change when the meaning of the file changes, which is when Docker has to be restarted. It does not
     restart Docker.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
 attributes:
   check_mode:
     support: full
-    description: Reads, merges and validates as usual, and writes nothing.
+    details: Reads, merges and validates.
   diff_mode:
     support: full
-    description: Shows the text of the file.
+    details: Shows the text of the file.
   idempotent:
     support: full
-    description: A file that means the same is left as it is, whatever its layout.
+    details: Two files with the same meaning are equal, whatever their layout.
 options:
   name:
     description: Who asks for O(config).

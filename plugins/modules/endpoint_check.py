@@ -26,16 +26,9 @@ description:
   - The proxy environment is never used.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
-attributes:
-  check_mode:
-    support: full
-    description: The same in check mode; the module only asks questions.
-  diff_mode:
-    support: none
-    description: There is nothing to show; the module changes nothing.
-  idempotent:
-    support: full
-    description: Reads only.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
 options:
   base_url:
     description: Where the endpoint is, without C(/v1).

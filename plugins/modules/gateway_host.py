@@ -23,29 +23,19 @@ description:
   - A configuration that HAProxy does not take is refused before anything is changed.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.gateway
 attributes:
   check_mode:
     support: full
-    description: Says what would change, on a host without a gateway too. Waits for nothing.
+    details: Works on a host without a gateway too, and waits for nothing.
   diff_mode:
     support: full
-    description: Shows the host's note and the configuration.
+    details: Shows the host's note and the configuration.
   idempotent:
     support: full
-    description: What is as asked is not touched.
 options:
-  root:
-    description: Directory of the gateway.
-    type: path
-    default: /etc/trtllm-fleet/gateway
-  socket:
-    description: HAProxy's socket for its runtime API.
-    type: path
-    default: /run/trtllm-gateway/admin.sock
-  unit:
-    description: The systemd unit to reload.
-    type: str
-    default: trtllm-gateway.service
   hosts:
     description:
       - The GPU hosts. Without any the configuration is made of the notes that are there.

@@ -15,29 +15,11 @@ description:
     has answered. With O(seconds) it also tells how fast, from the gateway's access log.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
-attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: There is nothing to show; the module changes nothing.
-  idempotent:
-    support: full
-    description: Reads only.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
+  - trtllm.fleet.gateway
 options:
-  root:
-    description: Directory of the gateway.
-    type: path
-    default: /etc/trtllm-fleet/gateway
-  socket:
-    description: HAProxy's socket for its runtime API.
-    type: path
-    default: /run/trtllm-gateway/admin.sock
-  unit:
-    description: The systemd unit whose journal has the access log.
-    type: str
-    default: trtllm-gateway.service
   seconds:
     description: Tell RV(hosts.traffic) of the last so many seconds. V(0) tells none.
     type: int

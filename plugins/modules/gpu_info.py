@@ -13,16 +13,9 @@ description:
   - Lists the GPUs and NVSwitches of a host from its PCI bus, and adds what C(nvidia-smi) knows where a driver answers.
   - It works on a bare host and on one with a broken driver, so a run can be planned before anything is installed.
   - It never fails because of a GPU or a driver; RV(driver.state) and RV(driver.message) tell what is wrong.
-attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: There is nothing to show; the module changes nothing.
-  idempotent:
-    support: full
-    description: Reads only.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
 options:
   timeout:
     description:

@@ -13,16 +13,9 @@ description:
   - Looks at a host before anything is changed on it, and lists all that stands in the way of serving.
   - It does not fail because of what it finds; RV(ok) tells. So a play can gather what is wrong on all hosts first.
   - Every problem names the variable to change where there is one.
-attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: There is nothing to show; the module changes nothing.
-  idempotent:
-    support: full
-    description: Reads only.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
 options:
   architectures:
     description: Machine names that are supported. Empty accepts any.

@@ -13,21 +13,10 @@ description:
   - Tells the release that was proven last, how each of its instances is, the GPUs and their driver, and what is no
     longer as M(trtllm.fleet.host_release) left it.
   - All of it in one execution, within seconds. What cannot be looked at is a sentence in RV(problems).
-attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: There is nothing to show; the module changes nothing.
-  idempotent:
-    support: full
-    description: Reads only.
-options:
-  root:
-    description: Directory that holds the releases.
-    type: path
-    default: /etc/trtllm-fleet
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
+  - trtllm.fleet.releases
 seealso:
   - module: trtllm.fleet.host_release_info
   - module: trtllm.fleet.gpu_info

@@ -15,16 +15,16 @@ description:
   - A package stays if one depends on it that came otherwise, or if somebody has since asked apt for a dependency of
     ours. It is then what it would be without us, so apt removes it once nobody needs it.
   - A package that was there before is not in the note and is not touched, nor is one of others that nobody needs.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
 attributes:
   check_mode:
     support: full
-    description: Says what would be removed.
   diff_mode:
     support: full
-    description: Shows the packages.
+    details: Shows the packages.
   idempotent:
     support: full
-    description: Without a note nothing is done.
 options:
   note:
     description: The note.

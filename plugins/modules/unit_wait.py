@@ -20,16 +20,16 @@ description:
   - With O(progress), a line for each host tells from time to time how far its unit is while the play waits.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
 attributes:
   check_mode:
     support: full
-    description: In check mode the state is read once and returned, without waiting and without failing.
+    details: Reads the state once in check mode, without waiting or failing.
   diff_mode:
     support: none
-    description: There is nothing to show; the module changes nothing.
   idempotent:
     support: full
-    description: Reads only.
 options:
   name:
     description: Name of the unit; C(.service) is implied, as in C(systemctl).
