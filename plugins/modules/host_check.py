@@ -7,12 +7,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_check
-short_description: Find every reason why a host cannot serve
+short_description: Check whether a host can serve
 version_added: 0.1.0
 description:
-  - Looks at a host before anything is changed on it, and lists all that stands in the way of serving.
-  - It does not fail because of what it finds; RV(ok) tells. So a play can gather what is wrong on all hosts first.
-  - Every problem names the variable to change where there is one.
+  - Checks a host before any change, and lists every problem that prevents serving.
+  - Does not fail where it finds a problem, so that a play can gather the problems of all hosts first. RV(ok) has the verdict.
+  - Each problem names the variable to change, if any.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
   - trtllm.fleet.attributes.info_module
@@ -311,7 +311,8 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.apt_mirror import Repository, available_versions
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
-from ansible_collections.trtllm.fleet.plugins.module_utils.preflight_checks import Wanted, examine
+from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.examine import examine
+from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.requirements import Wanted
 
 DISK = {
     "path": {"type": "path", "required": True},
