@@ -11,7 +11,8 @@ short_description: Check whether a host can serve
 version_added: 0.1.0
 description:
   - Checks a host before any change, and lists every problem that prevents serving.
-  - Does not fail where it finds a problem, so that a play can gather the problems of all hosts first. RV(ok) has the verdict.
+  - A problem is not a failure of the module, so a play can gather the problems of all hosts first. RV(ok) has the
+    verdict.
   - Each problem names the variable to change, if any.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
