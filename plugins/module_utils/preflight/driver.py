@@ -32,15 +32,20 @@ DRIVER_MARKER = "/var/lib/trtllm-fleet/nvidia_driver"
 RUN_UNINSTALLER = "/usr/bin/nvidia-uninstall"
 
 
-def cuda_directory(facts: Facts) -> tuple[str, str]:
-    """Return the host's directories in NVIDIA's CUDA repository, platform and architecture: ``debian13``, ``sbsa``."""
-    release = facts.version.split(".")[0] if facts.distribution == "debian" else facts.version.replace(".", "")
-    return f"{facts.distribution}{release}", "sbsa" if facts.architecture == "aarch64" else facts.architecture
+def cuda_directory(distribution: str, version: str, architecture: str) -> tuple[str, str]:
+    """Return the platform and the architecture in NVIDIA's CUDA repository: ``debian13``, ``sbsa``."""
+    release = version.split(".")[0] if distribution == "debian" else version.replace(".", "")
+    return f"{distribution}{release}", "sbsa" if architecture == "aarch64" else architecture
+
+
+def directory_of(facts: Facts) -> tuple[str, str]:
+    """Return the directory of a host in NVIDIA's CUDA repository."""
+    return cuda_directory(facts.distribution, facts.version, facts.architecture)
 
 
 def driver_to_install(facts: Facts, wanted: Wanted) -> str | None:
     """Return the requested version, or the default of the platform; None without either."""
-    platform, architecture = cuda_directory(facts)
+    platform, architecture = directory_of(facts)
     defaults = (wanted.driver_platforms or {}).get(platform, {}).get("versions", {})
     return wanted.driver_version or defaults.get(architecture)
 
@@ -144,7 +149,7 @@ def _check_packages(
     gpu: Mapping[str, Any], wanted: Wanted, facts: Facts, root: Path, archive: Archive
 ) -> Iterator[Check]:
     """Check that apt finds all driver packages of the version, those for NVSwitches, and the kernel headers."""
-    directory = cuda_directory(facts)
+    directory = directory_of(facts)
     rows = (wanted.driver_platforms or {}).get(directory[0], {}).get("packages", [])
     version = wanted.driver_version or ""
     if not rows or not wanted.driver_repository_url:
