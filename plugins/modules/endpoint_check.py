@@ -186,7 +186,7 @@ EXAMPLES = r"""
   trtllm.fleet.endpoint_check:
     base_url: https://llm.example.com
     ca_file: /etc/ssl/certs/example-ca.pem
-    api_key: "{{ gateway_api_key }}"
+    api_key: "{{ endpoint_api_key }}"
     model: openai/gpt-oss-120b
     timeout: 120
     expected_text: (?i)united states
