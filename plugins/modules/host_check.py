@@ -117,8 +117,8 @@ options:
         required: true
   images:
     description:
-      - Container images for the host. A missing image needs disk space for its compressed and unpacked form where Docker
-        stores images. The registry's manifest has the size.
+      - Container images for the host. A missing image needs disk space, compressed and unpacked, where Docker stores
+        images. The registry's manifest has the size.
       - If the registry does not answer, a warning is shown and the space is not checked.
     type: list
     elements: str
