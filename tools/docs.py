@@ -9,6 +9,7 @@ tests/unit/test_repo.py fails if a document differs from this output.
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,7 +97,20 @@ def plugin_docs(plugin: Path) -> dict[str, Any]:
         name: yaml.safe_load(constants[name]) for name in ("DOCUMENTATION", "RETURN") if name in constants
     }
     docs["EXAMPLES"] = constants.get("EXAMPLES", "")
+    add_fragments(docs.get("DOCUMENTATION", {}))
     return docs
+
+
+def add_fragments(about: dict[str, Any]) -> None:
+    """Add the documentation fragments that a module extends. What the module itself says overrides them."""
+    for fragment in about.pop("extends_documentation_fragment", []):
+        name, _, part = fragment.removeprefix(f"{COLLECTION}.").partition(".")
+        found = importlib.import_module(f"ansible_collections.{COLLECTION}.plugins.doc_fragments.{name}")
+        text = getattr(found.ModuleDocFragment, part.upper() or "DOCUMENTATION")
+        for section, entries in yaml.safe_load(text).items():
+            own = about.setdefault(section, {})
+            for key, value in entries.items():
+                own[key] = {**value, **own.get(key, {})}
 
 
 def plugin_section(docs: dict[str, Any]) -> str:

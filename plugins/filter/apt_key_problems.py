@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: apt_key_problems
-short_description: Compare the keys of a key file with the fingerprints that are allowed
+short_description: Compare the keys of a file with allowed fingerprints
 version_added: 0.1.0
 description:
   - apt trusts every key of a key file, so every primary key in it has to be allowed.
@@ -33,7 +33,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: What was found and is not allowed, as a sentence; empty where everything is.
+  description: The keys that are not allowed, as a sentence; empty if all are allowed.
   type: str
   sample: The key file has 0123456789ABCDEF0123456789ABCDEF01234567
 """
@@ -44,7 +44,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.openpgp import KeyFil
 
 
 def apt_key_problems(text: str, allowed: list[str]) -> str:
-    """Say which keys of a file are not allowed, or why it cannot be read."""
+    """Return the keys of a file that are not allowed, or why it cannot be read."""
     try:
         found = key_fingerprints(text)
     except KeyFileError as error:

@@ -6,37 +6,37 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: container_options
-short_description: Tell Docker what an engine gets of its host
+short_description: Build options of docker run
 version_added: 0.1.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:
-  - The options of C(docker run) for a recipe's limits and for GPUs.
+  - Returns the options of C(docker run) for the limits of a recipe and for GPUs.
 options:
   _input:
     description: The C(limits) of a recipe, C(ipc), C(shm_size), C(ulimits) and C(cap_add). Any may be missing.
     type: dict
     required: true
   gpus:
-    description: Indices of the GPUs that the container gets, as C(nvidia-smi) counts them.
+    description: Indices of the GPUs for the container, in the order of C(nvidia-smi).
     type: list
     elements: int
     required: true
   access:
-    description: V(cdi) where Docker itself gives them; with anything else the runtime C(nvidia) does.
+    description: V(cdi) for CDI devices of Docker; any other value for the runtime C(nvidia).
     type: str
     required: true
 """
 
 EXAMPLES = r"""
-- name: Show what the first instance's container gets
+- name: Show the options of the first container
   ansible.builtin.debug:
     msg: "{{ recipe.limits | trtllm.fleet.container_options(recipe.instances[0].gpus, 'cdi') }}"
 """
 
 RETURN = r"""
 _value:
-  description: The options, each with its value, in an order that stays the same.
+  description: The options, each with its value, in a fixed order.
   type: list
   elements: str
   sample: [--ipc host, --ulimit memlock=-1, --device nvidia.com/gpu=0]
@@ -47,7 +47,7 @@ from typing import Any
 
 
 def container_options(limits: Mapping[str, Any], gpus: Sequence[int], access: str) -> list[str]:
-    """The options of ``docker run``, as DOCUMENTATION tells."""
+    """Return the options, as DOCUMENTATION says."""
     ulimits = sorted((limits.get("ulimits") or {}).items())
     devices = [f"nvidia.com/gpu={gpu}" for gpu in gpus]
     return [

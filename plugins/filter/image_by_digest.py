@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: image_by_digest
-short_description: Name the very image that a release serves with
+short_description: Return the image of a release by its digest
 version_added: 0.1.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:
-  - The image by its digest, wherever its tag points now. One that was loaded from a file may have no digest, and is
-    named by its ID in the local store, which no registry knows.
+  - Returns the image by its digest, which a moved tag does not change. An image that was loaded from a file may have no
+    digest. It is returned by its ID in the local store, which is unknown to registries.
 options:
   _input:
     description: C(release.json) of the release, which has C(image), C(digest) and, without a digest, C(image_id).
@@ -29,7 +29,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: The image, as Docker takes it.
+  description: The image, for C(docker).
   type: str
   sample: nvcr.io/nvidia/tensorrt-llm/release@sha256:e35ea1320d51e7c066134a52391d50eb294b7a75c37c1a736f68132956832174
 """

@@ -49,7 +49,7 @@ from ansible.plugins.lookup import LookupBase
 
 
 class LookupModule(LookupBase):
-    """The lookup, with the pattern rules of Ansible's own inventory."""
+    """The lookup, with the pattern rules of Ansible's inventory."""
 
     def run(self, terms: list[str], variables: dict[str, Any] | None = None, **kwargs: Any) -> list[str]:
         self.set_options(var_options=variables, direct=kwargs)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The result contract of every verifying module: an ordered list of checks and what they add up to."""
+"""The result of a verifying module: an ordered list of checks and their verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Status = Literal["pass", "fail", "unknown"]
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at: what was found, what would have passed, and what to change.
+    """Result of a check: observed and expected value, hint.
 
     ``hint`` names the role variable to change where there is one. ``duration`` is in seconds.
     """
@@ -27,23 +27,23 @@ class Check:
     duration: float = 0.0
 
     def __str__(self) -> str:
-        """The check as one line for people."""
+        """Return the check as one line for people."""
         line = f"{self.id}: found {self.observed}; expected {self.expected}"
         return f"{line}. {self.hint}" if self.hint else line
 
 
 def failures(checks: Sequence[Check]) -> list[Check]:
-    """The checks that did not pass, in order. ``unknown`` is not a pass."""
+    """Return the checks that did not pass, in order. ``unknown`` is not a pass."""
     return [check for check in checks if check.status != "pass"]
 
 
 def summarise(checks: Sequence[Check]) -> dict[str, Any]:
-    """The contract ``{ok, stage, checks}``; ``stage`` is the id of the first check not passed, or ``done``.
+    """Return ``{ok, stage, checks}``; ``stage`` is the id of the first check that did not pass, or ``done``.
 
-    Raises ValueError for an empty list: nothing looked at is not a success.
+    Raises ValueError for an empty list, which is not a success.
     """
     if not checks:
-        raise ValueError("no check ran, so nothing is proven")
+        raise ValueError("no check ran; a verdict needs one")
     failed = failures(checks)
     return {
         "ok": not failed,

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Running a command that might never come back."""
+"""Run a command that might never end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Callable
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a command ended. ``rc`` is None when it was still running at its deadline."""
+    """Result of a command. ``rc`` is None if it was still running at its deadline."""
 
     rc: int | None
     stdout: str = ""
@@ -23,7 +23,7 @@ class CommandResult:
 
     @property
     def text(self) -> str:
-        """Both streams as one stripped text: tools disagree on which one carries their errors."""
+        """Return both streams as one stripped text, because tools write errors to either one."""
         return "\n".join(filter(None, (self.stdout.strip(), self.stderr.strip())))
 
 
@@ -33,8 +33,8 @@ Runner = Callable[[Sequence[str], float], CommandResult]
 def run(argv: Sequence[str], timeout: float) -> CommandResult:
     """Run ``argv`` in the C locale for at most ``timeout`` seconds. Raises OSError when it cannot be started.
 
-    ``subprocess.run(timeout=...)`` waits for the process that it killed, and one that hangs inside a broken
-    driver cannot be killed. So the process is left behind rather than waited for.
+    ``subprocess.run(timeout=...)`` waits for the process that it killed, and a process that hangs in a broken driver
+    cannot be killed. So the process is not waited for.
     """
     process = subprocess.Popen(
         list(argv),
@@ -53,7 +53,7 @@ def run(argv: Sequence[str], timeout: float) -> CommandResult:
 
 
 def output(argv: Sequence[str], timeout: float, runner: Runner, failure: type[Exception]) -> str:
-    """What a command that has to succeed within ``timeout`` seconds wrote. Raises ``failure`` with what went wrong."""
+    """Return the output of a command that has to succeed within ``timeout`` seconds. Raises ``failure`` otherwise."""
     try:
         done = runner(argv, timeout)
     except OSError as error:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Merging what we want into Docker's daemon.json without losing what others put there."""
+"""Merge settings into Docker's daemon.json and keep the settings of others."""
 
 from __future__ import annotations
 
@@ -59,10 +59,7 @@ class DaemonConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Plan:
-    """What daemon.json (``before``, ``after``: its text; None: no such file) and our record are to become.
-
-    An empty record is none.
-    """
+    """The planned daemon.json and record; ``before`` and ``after`` are texts, None without a file."""
 
     before: str | None
     after: str | None
@@ -73,7 +70,7 @@ class Plan:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Equality as JSON sees it: the order of keys does not count, and ``true`` is not ``1``."""
+    """Return True if two values are equal in JSON: in any order of keys, and ``true`` is not ``1``."""
     return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
 
 
@@ -88,7 +85,7 @@ def _kind(value: Any) -> str:
 
 
 def parse(text: str, path: str) -> Config:
-    """The mapping in ``text``; an empty file is an empty mapping. Raises DaemonConfigError that names the place."""
+    """Return the mapping in ``text``; empty for an empty file. Raises DaemonConfigError with line and column."""
     if not text.strip():
         return {}
     try:
@@ -105,9 +102,9 @@ def parse(text: str, path: str) -> Config:
 
 
 def merge_fragments(fragments: Mapping[str, Config]) -> Config:
-    """What all owners ask for together, from ``{owner: config}``: mappings merge, lists become their union.
+    """Merge the settings of all owners, ``{owner: config}``: mappings are merged, lists become a union.
 
-    Raises DaemonConfigError where two owners want a key to have different values.
+    Raises DaemonConfigError if two owners set a key to different values.
     """
     owners: dict[str, str] = {}
 
@@ -123,8 +120,8 @@ def merge_fragments(fragments: Mapping[str, Config]) -> Config:
                 into[key] = value
             else:
                 raise DaemonConfigError(
-                    f"{owners[place]} wants {place} to be {json.dumps(have)} and {owner} wants {json.dumps(value)}: "
-                    "they have to agree. To take one back, run this module with its name and an empty config"
+                    f"{owners[place]} sets {place} to {json.dumps(have)} and {owner} sets it to {json.dumps(value)}; "
+                    "the values have to be equal. Run this module with one of these names and an empty config"
                 )
             owners.setdefault(place, owner)
 
@@ -135,11 +132,10 @@ def merge_fragments(fragments: Mapping[str, Config]) -> Config:
 
 
 def reconcile(existing: Config, owned: Config, wanted: Config, original: Config | None = None) -> tuple[Config, Config]:
-    """The new content, and our share of it, from the content now, our share so far, and what we want.
+    """Return the new content and its managed share, from the present content, its managed share and the wanted one.
 
-    What others put there stays: keys that we do not want, and items of lists. What we put there and no longer
-    want goes, unless somebody changed it since. A value that others had put there before us is not ours, and if we
-    put ours in the place of one in the ``original`` content, that one comes back.
+    Keys and list items of others stay. A managed value that is no longer wanted is removed, unless it was changed
+    since. A value that others had set first is not managed; one in ``original`` that was overridden is restored.
     """
     original = original or {}
     content: Config = {}
@@ -169,7 +165,7 @@ def reconcile(existing: Config, owned: Config, wanted: Config, original: Config 
 
 
 def _withdraw(now: Any, ours: Any, original: Any) -> Any:
-    """``now`` without our share of it; _MISSING when nothing is left."""
+    """Return ``now`` without the managed share; _MISSING if nothing is left."""
     if ours is _MISSING:
         return now
     if isinstance(now, dict) and isinstance(ours, dict):
@@ -182,12 +178,12 @@ def _withdraw(now: Any, ours: Any, original: Any) -> Any:
 
 
 def make_plan(text: str | None, record_text: str | None, name: str, config: Config, paths: tuple[str, str]) -> Plan:
-    """Plan for the owner ``name`` to have ``config``.
+    """Plan the files for the owner ``name`` with ``config``.
 
-    ``text`` and ``record_text`` are those of daemon.json and of our record at ``paths``, None where there is no such
-    file. The record holds what every owner asked for (``fragments``), which part of daemon.json came from that
-    (``ours``), and the text that others had left there (``original``). Where nobody asks for anything any more and
-    nothing else changed since, the file is as it was then. Raises DaemonConfigError.
+    ``text`` and ``record_text`` are the content of daemon.json and of the record at ``paths``, None without the file.
+    The record has the settings of each owner (``fragments``), the part of daemon.json that came from them (``ours``),
+    and the text before the first of them (``original``). Without owners and other changes, the text is restored.
+    Raises DaemonConfigError.
     """
     existing = parse(text or "", paths[0])
     before = parse(record_text or "", paths[1])
@@ -213,9 +209,9 @@ def make_plan(text: str | None, record_text: str | None, name: str, config: Conf
 
 
 def changed_keys(text: str | None, record_text: str | None, paths: tuple[str, str]) -> list[str]:
-    """Keys of daemon.json that are not as their owners asked for, from the same texts as ``make_plan`` has.
+    """Return the keys of daemon.json that differ from the settings of their owners; empty without owners.
 
-    None where nobody asked for anything. Raises DaemonConfigError.
+    The texts are those of ``make_plan``. Raises DaemonConfigError.
     """
     fragments = parse(record_text or "", paths[1]).get("fragments", {})
     if not fragments:
@@ -226,7 +222,7 @@ def changed_keys(text: str | None, record_text: str | None, paths: tuple[str, st
 
 
 def unit_flags(systemctl: str | None, runner: Runner) -> tuple[list[str], list[str]]:
-    """Flags that systemd starts dockerd with, and the files they come from; none of either without the unit."""
+    """Return the flags of dockerd in its systemd unit, and the files that set them; empty without the unit."""
     if systemctl is None:
         return [], []
     properties = ["ExecStart", "Environment", "EnvironmentFiles", "FragmentPath", "DropInPaths"]
@@ -248,7 +244,7 @@ def unit_flags(systemctl: str | None, runner: Runner) -> tuple[list[str], list[s
 
 
 def find_conflicts(config: Config, flags: Sequence[str]) -> dict[str, str]:
-    """Keys of ``config`` that are flags too, and the flag: dockerd does not start with an option given twice."""
+    """Return the keys of ``config`` that are flags too, with the flag: dockerd rejects an option in both places."""
     conflicts = {}
     for flag in flags:
         name = flag.lstrip("-").split("=", 1)[0]
@@ -260,23 +256,23 @@ def find_conflicts(config: Config, flags: Sequence[str]) -> dict[str, str]:
     return conflicts
 
 
-def refuse_conflicts(plan: Plan, path: str, flags: Sequence[str], files: Sequence[str]) -> None:
-    """Raise DaemonConfigError for keys that are flags of the unit too, naming who set each."""
-    told = []
+def assert_no_conflicts(plan: Plan, path: str, flags: Sequence[str], files: Sequence[str]) -> None:
+    """Raise DaemonConfigError with the keys that are flags of the unit too, and their owners."""
+    conflicts = []
     for key, flag in find_conflicts(plan.config, flags).items():
         owners = [name for name, config in plan.record.get("fragments", {}).items() if key in config]
-        told.append(f"{key} (set by {', '.join(owners) or path}) is also the flag {flag}")
-    if told:
+        conflicts.append(f"{key} (set by {', '.join(owners) or path}) is also the flag {flag}")
+    if conflicts:
         raise DaemonConfigError(
-            f"Docker would not start: {'; '.join(told)} of {UNIT}. "
-            f"Remove the flag from {' or '.join(files)}, or the key from where it is set"
+            f"Docker cannot start: {'; '.join(conflicts)} of {UNIT}. "
+            f"Remove the flag from {' or '.join(files)}, or the key from its owner"
         )
 
 
 def validate(dockerd: str | None, config: Config, name: str, path: str, runner: Runner) -> bool:
-    """Let dockerd judge ``config`` through a temporary file; False where it cannot (absent, or before 23.0).
+    """Validate ``config`` with dockerd; False if dockerd is missing or older than 23.0.
 
-    Raises DaemonConfigError with dockerd's reason, the file's real ``path`` and the owner ``name`` who asked.
+    Raises DaemonConfigError with dockerd's reason, the ``path`` of the file and the owner ``name``.
     """
     if dockerd is None:
         return False
@@ -289,11 +285,11 @@ def validate(dockerd: str | None, config: Config, name: str, path: str, runner: 
     if "unknown flag: --validate" in result.text:
         return False
     reason = " ".join(result.text.replace(candidate.name, path).split()) or f"no answer in {VALIDATE_SECONDS} s"
-    raise DaemonConfigError(f"dockerd refuses {path} with what {name} asks for, nothing was changed: {reason}")
+    raise DaemonConfigError(f"dockerd rejects {path} with the settings of {name}; nothing was changed: {reason}")
 
 
 def put(path: str, text: str | None) -> None:
-    """Have the file ``path``, or what it links to, with this text, or no such file."""
+    """Write ``text`` to a file or its link target; remove the file if ``text`` is None."""
     if text is not None:
         write_file(Path(path).resolve(), text, mode=None)
     elif os.path.lexists(path):
@@ -301,7 +297,7 @@ def put(path: str, text: str | None) -> None:
 
 
 def read_text(path: str) -> str | None:
-    """The text of the file ``path``, None where there is none."""
+    """Return the text of a file; None if it does not exist."""
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which NVIDIA GPUs a host has, with or without a driver."""
+"""Find the NVIDIA GPUs of a host, with or without a driver."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ SWITCH_MANAGEMENT = b"SW_MNG"
 VPD_BYTES = 4096
 # Domain, bus, device and function of a GPU, as nvidia-smi writes them.
 BUS_ID = r"[0-9A-F]{4,8}(?::[0-9A-F]{2}){2}\.\d"
-# What nvidia-smi prints in place of a GPU that the driver knows and cannot reach, with or without the GPU's number, on
-# either output stream: NVIDIA/open-gpu-kernel-modules#387, NVIDIA/nvidia-container-runtime#189.
+# nvidia-smi prints this in place of a GPU that the driver cannot reach, with or without its number, on either stream:
+# NVIDIA/open-gpu-kernel-modules#387, NVIDIA/nvidia-container-runtime#189.
 UNREACHABLE = re.compile(rf"device handle for GPU *(?:\d+: *)?({BUS_ID})", re.IGNORECASE)
-# What it has for the memory size of a GPU that it lost later (NVIDIA/k8s-test-infra, qx-gb200-lost.xml).
+# nvidia-smi prints one of these as memory size of a GPU that was lost later (NVIDIA/k8s-test-infra, qx-gb200-lost.xml).
 LOST = ("GPU is lost", "GPU requires reset", "Unknown Error")
 
-# Errors that a memory could not correct, since the driver was loaded.
+# Uncorrected memory errors since the driver was loaded.
 UNCORRECTED = ("sram_uncorrectable_parity", "sram_uncorrectable_secded", "dram_uncorrectable")
 
 State = Literal["ok", "absent", "mismatch", "no_devices", "failed", "timeout"]
@@ -42,7 +42,7 @@ State = Literal["ok", "absent", "mismatch", "no_devices", "failed", "timeout"]
 
 @dataclass(frozen=True)
 class PciDevice:
-    """A PCI function as sysfs shows it; ids as ``0x22a3``, ``numa_node`` None where the firmware names none."""
+    """A PCI function in sysfs; ids as ``0x22a3``, ``numa_node`` None if the firmware names none."""
 
     address: str
     vendor_id: str
@@ -62,7 +62,7 @@ class PciDevice:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. What only the driver can tell is None without it.
+    """One GPU. A value that needs a driver is None without it.
 
     Memory is in MiB, temperature in degrees Celsius, power in W, clocks in MHz.
     """
@@ -98,7 +98,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Answer:
-    """What ``nvidia-smi -q -x`` tells: the ``gpus`` that work, in its order, and the addresses of the ``lost`` ones."""
+    """The answer of ``nvidia-smi -q -x``: the working GPUs in its order, and the addresses of lost ones."""
 
     version: str | None = None
     cuda_version: str | None = None
@@ -108,7 +108,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Driver:
-    """The driver as ``nvidia-smi`` answers for it; ``message`` says what to do unless ``state`` is ``ok``."""
+    """The state of the driver; ``message`` has cause and fix unless ``state`` is ``ok``."""
 
     installed: bool
     state: State
@@ -133,12 +133,12 @@ def _manages_switch(device: Path) -> bool:
 
 
 def scan_pci(root: Path = PCI_DEVICES) -> list[PciDevice]:
-    """The GPUs and NVSwitches on the PCI bus, by address. Empty where there is no PCI bus."""
+    """Return the GPUs and NVSwitches on the PCI bus, by address; empty without a PCI bus."""
     found = []
     for device in sorted(root.iterdir()) if root.is_dir() else []:
         vendor = _attribute(device, "vendor")
         if vendor not in (NVIDIA, MELLANOX) or os.path.basename(os.path.realpath(device / "driver")) == "vfio-pci":
-            continue  # the latter belongs to a virtual machine
+            continue  # a device with vfio-pci belongs to a virtual machine
         numa_node = int(_attribute(device, "numa_node") or -1)
         pci = PciDevice(
             address=device.name,
@@ -154,13 +154,13 @@ def scan_pci(root: Path = PCI_DEVICES) -> list[PciDevice]:
 
 
 def _text(element: ElementTree.Element, path: str) -> str | None:
-    """The text at ``path``, None where ``nvidia-smi`` has nothing to say."""
+    """Return the text at ``path``; None if ``nvidia-smi`` has no value."""
     text = (element.findtext(path) or "").strip()
     return None if text in ("", "N/A", "[N/A]", "None", "Unknown Error") else text
 
 
 def _number(element: ElementTree.Element, path: str) -> int | None:
-    """The leading whole number at ``path``, as in ``143771 MiB``."""
+    """Return the leading integer at ``path``, as in ``143771 MiB``."""
     found = re.match(r"\d+", _text(element, path) or "")
     return int(found.group()) if found else None
 
@@ -176,13 +176,13 @@ def _enabled(element: ElementTree.Element, path: str) -> bool | None:
 
 
 def _sysfs_address(bus_id: str) -> str:
-    """``00000000:1B:00.0`` of nvidia-smi as sysfs writes it: ``0000:1b:00.0``."""
+    """Return a bus ID of nvidia-smi, ``00000000:1B:00.0``, in the form of sysfs, ``0000:1b:00.0``."""
     domain, rest = bus_id.lower().split(":", 1)
     return f"{int(domain, 16):04x}:{rest}"
 
 
 def _address(gpu: ElementTree.Element) -> str | None:
-    """Where the GPU is; None where the driver does not tell."""
+    """Return the PCI address of a GPU; None if the driver has none."""
     bus_id = gpu.get("id", "")
     return _sysfs_address(bus_id) if re.fullmatch(BUS_ID, bus_id, re.IGNORECASE) else None
 
@@ -224,9 +224,9 @@ def _parse_gpu(gpu: ElementTree.Element, address: str, index: int) -> Gpu:
 
 
 def parse_smi(text: str) -> Answer:
-    """The output of ``nvidia-smi -q -x``, also where complaints surround its XML or it broke off after a GPU."""
+    """Parse the output of ``nvidia-smi -q -x``, even with messages around the XML or cut off after a GPU."""
     unreachable = {_sysfs_address(bus_id) for bus_id in UNREACHABLE.findall(text)}
-    # From the root's begin to the last GPU that is whole.
+    # From the start of the root to the end of the last complete GPU.
     document = text[max(text.find("<nvidia_smi_log"), 0) : max(text.rfind("</gpu>"), 0)] + "</gpu></nvidia_smi_log>"
     try:
         log = ElementTree.fromstring(document)
@@ -236,40 +236,43 @@ def parse_smi(text: str) -> Answer:
     gpus, lost = [], set(unreachable)
     for position, (address, element) in enumerate(elements):
         if address is None:
-            continue  # Nothing can be said of it; where the PCI bus shows it, it is missing.
+            continue  # If it is on the PCI bus, it counts as missing.
         if (element.findtext("fb_memory_usage/total") or "").strip() in LOST:
             lost.add(address)
         else:
-            # One that cannot be reached has no element, and still its number in the order of addresses.
+            # An unreachable GPU has no element, but takes a number in the order of addresses.
             skipped = sum(other < address for other in unreachable - {known for known, _element in elements})
             gpus.append(_parse_gpu(element, address, position + skipped))
     return Answer(_text(log, "driver_version"), _text(log, "cuda_version"), tuple(gpus), tuple(sorted(lost)))
 
 
 def explain_failure(result: CommandResult, timeout: float) -> tuple[State, str]:
-    """The state that an ``nvidia-smi`` without an answer stands for, and what to do about it."""
-    said = " ".join(result.text.split())[:300] or "nothing"
+    """Return the state of the driver, and cause and fix, after a failure of ``nvidia-smi``."""
+    said = " ".join(result.text.split())[:300] or "no output"
     if result.rc is None:
         return (
             "timeout",
-            f"nvidia-smi gave no answer within {timeout:g} s: the driver hangs, look for Xid in the kernel log",
+            f"nvidia-smi did not answer within {timeout:g} s: the driver hangs. Search the kernel log for Xid",
         )
     if "Driver/library version mismatch" in said:
-        return "mismatch", f"the loaded kernel module is not of the installed version: reboot the host ({said})"
+        return (
+            "mismatch",
+            f"the loaded kernel module is not of the version of the libraries. Reboot the host ({said})",
+        )
     if "No devices were found" in said:
-        return "no_devices", f"the driver runs and finds no GPU it can use: look for NVRM in the kernel log ({said})"
+        return "no_devices", f"the driver finds no usable GPU. Search the kernel log for NVRM ({said})"
     if "communicate with the NVIDIA driver" in said:
         return (
             "failed",
-            f"the kernel module is not loaded: reboot, or see whether it was built for this kernel ({said})",
+            f"the kernel module is not loaded. Reboot, or build it for this kernel ({said})",
         )
-    return "failed", f"nvidia-smi ended with {result.rc} and said: {said}"
+    return "failed", f"nvidia-smi failed with exit status {result.rc}: {said}"
 
 
 def query_driver(smi: str | None, timeout: float, runner: Runner = run) -> tuple[Driver, Answer]:
-    """Ask ``nvidia-smi``, at the path ``smi``, for at most ``timeout`` seconds; None stands for not installed.
+    """Query ``nvidia-smi`` at the path ``smi``, None if not installed, for at most ``timeout`` seconds.
 
-    It ends with an error where one GPU of several is lost; the others count all the same.
+    It fails if one of several GPUs is lost; the other GPUs still count.
     """
     if smi is None:
         return Driver(False, "absent", "nvidia-smi is not installed"), Answer()
@@ -279,13 +282,13 @@ def query_driver(smi: str | None, timeout: float, runner: Runner = run) -> tuple
         return Driver(True, "ok", version=answer.version, cuda_version=answer.cuda_version), answer
     if answer.lost:
         lost = ", ".join(answer.lost)
-        return Driver(True, "no_devices", f"no GPU works ({lost}): look for Xid in the kernel log, then reboot"), answer
+        return Driver(True, "no_devices", f"no GPU works ({lost}). Search the kernel log for Xid, then reboot"), answer
     state, message = explain_failure(result, timeout)
     return Driver(True, state, message), answer
 
 
 def kernel_module(text: str) -> tuple[str, str | None]:
-    """Flavour (``open``, ``proprietary``, ``unknown``) and version of the loaded module, from its proc file."""
+    """Return flavour (``open``, ``proprietary``, ``unknown``) and version of the loaded module, from its proc file."""
     found = re.search(r"NVIDIA UNIX (Open )?.*?Kernel Module.*?\s(\d+\.[\d.]+)", text)
     if not found:
         return "unknown", None
@@ -293,7 +296,7 @@ def kernel_module(text: str) -> tuple[str, str | None]:
 
 
 def _merge(pci: Sequence[PciDevice], gpus: Sequence[Gpu]) -> list[Gpu]:
-    """The driver's GPUs with their NUMA nodes; those of the PCI bus, numbered as a driver does, where it shows none."""
+    """Return the driver's GPUs with their NUMA nodes; without any, those on the PCI bus, numbered as a driver does."""
     if not gpus:
         return [Gpu(device.address, device.device_id, device.numa_node, index) for index, device in enumerate(pci)]
     nodes = {device.address: device.numa_node for device in pci}
@@ -301,18 +304,18 @@ def _merge(pci: Sequence[PciDevice], gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def _only(values: Sequence[Any]) -> Any:
-    """The value that all share, else None."""
+    """Return the value if all values are equal, else None."""
     return values[0] if values and all(value == values[0] for value in values) else None
 
 
 def describe(pci: Sequence[PciDevice], driver: Driver, answer: Answer, module_text: str) -> dict[str, Any]:
-    """Everything known of a host's GPUs, as M(trtllm.fleet.gpu_info) returns it."""
+    """Return the result of M(trtllm.fleet.gpu_info)."""
     on_bus = [device for device in pci if device.is_gpu]
     gpus = _merge(on_bus, answer.gpus)
     known = {device.address for device in on_bus} | set(answer.lost)
     flavour, module_version = kernel_module(module_text)
     kinds = [(gpu.product_name, gpu.device_id, gpu.memory_total_mib) for gpu in gpus]
-    # One GPU that is not done keeps the whole fabric from being used, so it is the one to report.
+    # The fabric is usable only if all GPUs are complete, so an incomplete one is reported.
     fabric = next((gpu for gpu in gpus if gpu.fabric_state != "Completed"), gpus[0] if gpus else Gpu(""))
     return {
         "gpus": [asdict(gpu) for gpu in gpus],
@@ -339,6 +342,6 @@ def read_gpus(
     pci_devices: Path = PCI_DEVICES,
     module_file: Path = KERNEL_MODULE,
 ) -> dict[str, Any]:
-    """Look at this host: its PCI bus, ``nvidia-smi`` at the path ``smi`` (None: not installed), the kernel module."""
+    """Gather the GPUs of this host; ``smi`` is the path of ``nvidia-smi``, None if not installed."""
     driver, answer = query_driver(smi, timeout, runner)
     return describe(scan_pci(pci_devices), driver, answer, _attribute(module_file.parent, module_file.name))

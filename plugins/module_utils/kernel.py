@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The kernels of a host: which one boots next, and what there is for an NVIDIA module of it."""
+"""Find the kernel that boots next, and whether it has an NVIDIA module or headers for one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def compiler(version: str) -> str | None:
 
 
 def read_kernel(root: Path, runner: Runner, find: Callable[[str], str | None]) -> dict[str, Any]:
-    """Return what M(trtllm.fleet.gpu_info) tells of the kernels."""
+    """Return the kernels for M(trtllm.fleet.gpu_info)."""
     release, query = next_kernel(root), find("dpkg-query")
     text = ""
     if query:

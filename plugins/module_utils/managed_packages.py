@@ -1,10 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Removing the packages that came to a host with this collection, and no others.
+"""Remove the packages that this collection installed on a host, and no others.
 
-The note that says which these are is apt's own: role apt_packages has apt write a line for each package that is new to
-the host, before it is installed.
+Role apt_packages configures apt to record each new package in a file, the note, before it is installed.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from pathlib import Path
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output, run
 
-# Where apt keeps what it fetched.
+# Downloaded packages of apt.
 ARCHIVES = Path("/var/cache/apt/archives")
-# Seconds. Another apt is waited for. A driver is removed from each kernel that has its module.
+# Seconds. Another apt may hold the lock. Removing a driver takes long: its module is removed from each kernel.
 LOCK = ("-o", "DPkg::Lock::Timeout=600")
 TIMEOUT = 1800.0
 LOOK_TIMEOUT = 120.0
-# apt keeps what another package recommends or suggests, but none was there for it before ours came; and what is held,
-# which ours are no longer when they are removed.
+# By default apt keeps recommended, suggested and held packages. The packages of the note were not needed before, and
+# their holds are removed first.
 STRICT: tuple[str, ...] = ("-o", "APT::AutoRemove::RecommendsImportant=false")
 STRICT += ("-o", "APT::AutoRemove::SuggestsImportant=false", "-o", "APT::Ignore-Hold=true")
 
 
-class NotedPackagesError(Exception):
+class ManagedPackagesError(Exception):
     """Packages cannot be removed; the message says why."""
 
 
 @dataclass
 class Note:
-    """What was noted, in the order of the note: what came, of it and beside it what roles asked for, what was held."""
+    """The content of the note in its order: new packages, packages that roles installed by name, held packages."""
 
     came: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
@@ -44,7 +43,7 @@ class Note:
 
     @classmethod
     def parse(cls, text: str) -> Note:
-        """The note in ``text``: a package a line, and lines of several after the words ``asked`` and ``held``."""
+        """Parse a note: one package in a line, or several after the word ``asked`` or ``held``."""
         note = cls()
         kinds = {"asked": note.asked, "held": note.held}
         for line in text.splitlines():
@@ -56,18 +55,18 @@ class Note:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was removed, what came with us and stays because others need it, and whose hold was taken off."""
+    """Packages that were removed, that stay because others need them, and whose hold was removed."""
 
     removed: list[str]
     kept: list[str]
     released: list[str]
-    cleared: bool  # whether there was a note, which is gone
+    cleared: bool  # whether a note was removed
 
 
 def remove(note: Path, check_mode: bool, runner: Runner = run) -> Outcome:
-    """Remove what came, but for what packages of others depend on or somebody has asked apt for since.
+    """Remove the packages of the note, except those that other packages need or that were requested since.
 
-    Those stay as what they would be without us, dependencies of others. Raises NotedPackagesError and OSError.
+    These stay as automatically installed dependencies. Raises ManagedPackagesError and OSError.
     """
     if not note.exists():
         return Outcome([], [], [], cleared=False)
@@ -80,7 +79,7 @@ def remove(note: Path, check_mode: bool, runner: Runner = run) -> Outcome:
     asked = [name for name in ours if name in noted.asked and there[name]]
     with _states(runner) as states:
         removed = _unneeded(ours, asked, states, runner)
-    # Of what somebody removed already its configuration is left.
+    # Of packages that were removed before, the configuration is left.
     removed += [name for name in ours if not there[name]]
     kept = [name for name in ours if name not in removed]
     if not check_mode:
@@ -98,17 +97,17 @@ def remove(note: Path, check_mode: bool, runner: Runner = run) -> Outcome:
 
 
 def _finish(runner: Runner) -> None:
-    """Wait for another apt, as of a run that broke off, and have dpkg finish what it was kept from."""
+    """Wait for another apt, such as that of an interrupted run, and complete an interrupted dpkg."""
     done = runner(["apt-get", *LOCK, "check"], TIMEOUT)
     if done.rc != 0 and "dpkg --configure -a" in done.text:
         _check(runner, ["dpkg", "--configure", "-a"], TIMEOUT)
 
 
 def _unneeded(ours: Sequence[str], asked: Sequence[str], states: Path, runner: Runner) -> list[str]:
-    """Those of our packages that apt would call unneeded if nobody had asked for them.
+    """Return the managed packages that apt would remove automatically if they had not been requested.
 
-    apt judges by a copy of what it knows of who asked for what. What was unneeded before, and is not ours, counts as
-    asked for there, so that nothing is taken from under it.
+    apt simulates with a copy of its marks. Other packages that are already unneeded count as requested in the copy, so
+    that their dependencies stay.
     """
     known = ["-o", f"Dir::State::extended_states={states}"]
     strangers = sorted(set(_autoremovable(known, runner)) - set(ours))
@@ -120,13 +119,13 @@ def _unneeded(ours: Sequence[str], asked: Sequence[str], states: Path, runner: R
 
 
 def _autoremovable(known: Sequence[str], runner: Runner) -> Iterator[str]:
-    """The packages that apt calls unneeded."""
+    """Return the packages that apt would remove automatically."""
     simulated = _check(runner, ["apt-get", "--simulate", *known, *STRICT, "autoremove"], LOOK_TIMEOUT)
     return (line.split()[1] for line in simulated.splitlines() if line.startswith("Remv "))
 
 
 def _there(runner: Runner) -> dict[str, bool]:
-    """By package, whether it is installed; not, if only its configuration is left."""
+    """Return by package whether it is installed; False if only its configuration is left."""
     form = "${db:Status-Status} ${Package}:${Architecture}\n"
     native = _check(runner, ["dpkg", "--print-architecture"]).strip()
     found = {}
@@ -134,14 +133,14 @@ def _there(runner: Runner) -> dict[str, bool]:
         status, name = line.split()
         plain, _colon, architecture = name.partition(":")
         if status != "not-installed":
-            # As apt writes them.
+            # The form that apt uses.
             found[plain if architecture in (native, "all") else name] = status != "config-files"
     return found
 
 
 @contextmanager
 def _states(runner: Runner) -> Iterator[Path]:
-    """A copy of the file in which apt has who asked for what."""
+    """Yield a copy of the file in which apt marks requested packages."""
     settings = _check(runner, ["apt-config", "shell", "states", "Dir::State::extended_states/f"])
     real = Path(settings.partition("=")[2].strip().strip("'"))
     with tempfile.TemporaryDirectory() as folder:
@@ -152,4 +151,4 @@ def _states(runner: Runner) -> Iterator[Path]:
 
 
 def _check(runner: Runner, argv: Sequence[str], timeout: float = LOOK_TIMEOUT) -> str:
-    return output(argv, timeout, runner, NotedPackagesError)
+    return output(argv, timeout, runner, ManagedPackagesError)

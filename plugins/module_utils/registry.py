@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The size of an image by its registry's manifest.
+"""Read the size of an image from the manifest in its registry.
 
 Sources: OCI Distribution Specification 1.1, and Docker's token authentication.
 """
@@ -27,16 +27,16 @@ ACCEPTED = ", ".join(
         "application/vnd.docker.distribution.manifest.v2+json",
     )
 )
-# Machine names of uname, by the name that an image index has.
+# Architectures in an image index by machine name of uname.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 TIMEOUT = 10.0  # seconds, of each answer
 CERTIFICATES = Path("/etc/docker/certs.d")
-# What Docker stands for where an image names no registry.
+# The registry of images without a host name.
 DOCKER_HUB = "registry-1.docker.io"
 
 
 class RegistryError(Exception):
-    """The registry does not give the manifest; the message says why."""
+    """The registry does not return the manifest; the message has the reason."""
 
 
 def split_image(image: str) -> tuple[str, str, str]:
@@ -51,7 +51,7 @@ def split_image(image: str) -> tuple[str, str, str]:
 
 
 class Registry:
-    """A registry, asked over HTTPS with a login of the operator. ``scheme`` is for tests."""
+    """A registry, queried over HTTPS with a login of the operator. ``scheme`` is for tests."""
 
     def __init__(self, host: str, logins: Sequence[Mapping[str, str]], scheme: str = "https") -> None:
         self._url = f"{scheme}://{host}/v2/"
@@ -97,7 +97,7 @@ class Registry:
             raise RegistryError(f"{url}: {error.code} {error.reason}") from None
 
     def _authorize(self, challenge: str) -> str:
-        """Return the header that a registry asks for: the login itself, or a token for it."""
+        """Return the header that a registry requires: the login, or a token for it."""
         kind, _space, rest = challenge.partition(" ")
         if kind.lower() != "bearer":
             return self._basic

@@ -19,44 +19,29 @@ description:
   - "The play most often has M(trtllm.fleet.benchmark_run) call it."
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.load_tool
 attributes:
   check_mode:
     support: none
-    description: It is skipped in check mode, as load on an endpoint is a change to whoever else uses it.
+    details: Skipped in check mode, because a load disturbs other clients of the endpoint.
   diff_mode:
     support: none
-    description: There is nothing to show.
   idempotent:
     support: none
-    description: Each run measures anew.
+    details: Each run measures again.
 options:
   tool:
     description: The load generator.
     type: str
     choices: [aiperf, benchmark_serving]
     required: true
-  directory:
-    description:
-      - An absolute path of a directory for this load, which is made. It must not be that of an earlier one.
-    type: path
-    required: true
   base_urls:
     description: Where the endpoint is, without C(/v1). Several take turns, with O(tool=aiperf).
     type: list
     elements: str
     required: true
-  model:
-    description: The model id that is asked.
-    type: str
-    required: true
-  api_key:
-    description: The key that the endpoint wants. The tool has it in its environment, never on its command line.
-    type: str
-    default: ''
-  ca_path:
-    description: The certificate of the authority that signed the endpoint's, where the host does not trust it.
-    type: path
-    default: ''
   tokenizer:
     description: The directory of the model's tokenizer on this host. Nothing is downloaded.
     type: path
@@ -128,14 +113,6 @@ options:
     description: Seconds after which the tool is ended.
     type: float
     default: 7200
-  lease:
-    description: Seconds that it goes on with nobody asking.
-    type: float
-    default: 120
-  turn:
-    description: Seconds after which to return in any case.
-    type: float
-    default: 10
 """
 
 EXAMPLES = r"""

@@ -21,16 +21,17 @@ requirements:
   - scipy, with O(baseline)
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
 attributes:
   check_mode:
     support: full
-    description: In check mode everything is read, drawn and compared, and nothing is written.
   diff_mode:
     support: none
-    description: The pages are for people to look at.
+    details: The pages are meant for people.
   idempotent:
     support: full
-    description: The same results have the same pages, to the byte, with the same matplotlib.
+    details: The same results and the same matplotlib give the same pages, byte for byte.
 options:
   run:
     description: Result to draw, the directory that M(trtllm.fleet.benchmark_run) returns as C(path).

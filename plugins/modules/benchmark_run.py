@@ -18,19 +18,20 @@ description:
   - Role P(trtllm.fleet.benchmark#role) runs it.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.action
 attributes:
   check_mode:
     support: full
-    description: In check mode it tells what it would ask, and asks nothing.
+    details: Returns the planned loads in check mode, and sends no request.
   diff_mode:
     support: none
-    description: There is nothing to show.
   idempotent:
     support: none
-    description: Each run measures anew.
+    details: Each run measures again.
   action:
-    support: full
-    description: The results are written on the control machine.
+    details: Writes the results on the control node.
 options:
   scenarios:
     description: Names of scenarios, in their order.

@@ -13,16 +13,17 @@ description:
   - Writes C(bundle.json), which says what the bundle is, and C(SHA256SUMS), for C(sha256sum --check), into a directory
     that has the weights of a model, the harmony vocabulary, an image and packages.
   - Files are hashed on all cores, and those that are as they were the last time are not hashed again.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
 attributes:
   check_mode:
     support: full
-    description: Hashes what has to be, and writes nothing.
+    details: Computes the checksums.
   diff_mode:
     support: full
-    description: Shows the checksums.
+    details: Shows the checksums.
   idempotent:
     support: full
-    description: Writes nothing where nothing has changed.
 options:
   path:
     description: Directory of the bundle.

@@ -10,44 +10,42 @@ module: docker_daemon_config
 short_description: Merge settings into Docker's daemon.json
 version_added: 0.1.0
 description:
-  - Makes C(daemon.json) hold what every owner asks for with this module, each with its own O(name), and keeps what
-    others have put there.
-  - Remembers in O(state_file) what each owner asks for and which part of the file came from that. What an owner no
-    longer asks for is removed, unless its value was changed by somebody else since. A setting that was there before is
-    never removed, and a single value of others that was overridden comes back.
-  - When no owner asks for anything any more the file is as others had left it, or gone if there was none, and so is
-    O(state_file).
-  - Mappings are merged. Lists become a union and keep their order, so that nobody's registry or address pool is lost.
-    A single value replaces the one in the file; two owners have to agree on it.
-  - Refuses to write what Docker would not start with, and says so. The file on disk is not valid JSON, a key is also a
-    flag in the command line of C(docker.service), or C(dockerd --validate) (Docker 23.0 and later) rejects the result.
-  - Reports a change when the meaning of the file changes, which is when Docker has to be restarted. It does not
-    restart Docker.
+  - Writes the settings of several owners to C(daemon.json), each with its own O(name), and keeps all other settings.
+  - Records in O(state_file) the settings of each owner and their part of the file. A setting that its owner drops is
+    removed, unless it was changed since. An earlier setting is never removed, and an overridden value is restored.
+  - Without owners, the file has its original text, or is removed if it did not exist, and O(state_file) is removed.
+  - Merges mappings. Lists become a union and keep their order, so that the registries and address pools of others stay.
+    A single value replaces the value in the file, and must be equal for two owners.
+  - Fails if Docker could not start with the result. That is if the file is not valid JSON, if a key is also a flag in
+    C(docker.service), or if C(dockerd --validate) (Docker 23.0 and later) rejects the result.
+  - Reports a change if the meaning of the file changes. Docker then needs a restart, which the module does not do.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
 attributes:
   check_mode:
     support: full
-    description: Reads, merges and validates as usual, and writes nothing.
+    details: Reads, merges and validates.
   diff_mode:
     support: full
-    description: Shows the text of the file.
+    details: Shows the text of the file.
   idempotent:
     support: full
-    description: A file that means the same is left as it is, whatever its layout.
+    details: Two files with the same meaning are equal, whatever their layout.
 options:
   name:
-    description: Who asks for O(config).
+    description: Owner of O(config).
     type: str
     required: true
   config:
-    description: Keys and values of C(daemon.json). This is all that O(name) asks for; an empty mapping takes it back.
+    description: Keys and values of C(daemon.json). They replace the earlier settings of O(name); empty removes these.
     type: dict
     required: true
   path:
-    description: The file. Its directory is created where missing; a symbolic link is followed.
+    description: The file. A missing directory is created, and a symbolic link is followed.
     type: path
     default: /etc/docker/daemon.json
   state_file:
-    description: Where the module remembers who asked for what.
+    description: File for the record of owners and settings.
     type: path
     default: /var/lib/trtllm-fleet/daemon.json.state
 author:
@@ -72,14 +70,14 @@ EXAMPLES = r"""
 
 RETURN = r"""
 config:
-  description: The whole content that the file has, or in check mode would have.
+  description: Content of the file, or in check mode the planned content.
   returned: success
   type: dict
   sample:
     features:
       cdi: true
 validated:
-  description: Whether C(dockerd) itself has judged the content; V(false) where it is absent or older than 23.0.
+  description: Whether C(dockerd) has validated the content; V(false) if it is missing or older than 23.0.
   returned: success
   type: bool
   sample: true
@@ -108,11 +106,11 @@ def main() -> None:
         text, record = docker_daemon.read_text(path), docker_daemon.read_text(state_file)
         plan = docker_daemon.make_plan(text, record, name, config, (path, state_file))
         flags, files = docker_daemon.unit_flags(module.get_bin_path("systemctl"), run)
-        docker_daemon.refuse_conflicts(plan, path, flags, files)
+        docker_daemon.assert_no_conflicts(plan, path, flags, files)
         validated = docker_daemon.validate(module.get_bin_path("dockerd"), plan.config, name, path, run)
         record = json.dumps(plan.record, indent=2) + "\n" if plan.record else None
         if not module.check_mode:
-            # A run cut short between the two forgets nothing that it set.
+            # In this order an interrupted run has recorded all that it wrote.
             if plan.record_changed and record:
                 docker_daemon.put(state_file, record)
             if plan.after != plan.before:

@@ -24,16 +24,9 @@ description:
   - Ignores the proxy environment.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
-attributes:
-  check_mode:
-    support: full
-    description: Sends the same requests.
-  diff_mode:
-    support: none
-    description: The module changes nothing.
-  idempotent:
-    support: full
-    description: Reads only.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
 options:
   base_url:
     description: URL of the endpoint without C(/v1).
@@ -174,7 +167,7 @@ EXAMPLES = r"""
   trtllm.fleet.endpoint_check:
     base_url: https://llm.example.com
     ca_file: /etc/ssl/certs/example-ca.pem
-    api_key: "{{ gateway_api_key }}"
+    api_key: "{{ endpoint_api_key }}"
     model: openai/gpt-oss-120b
     timeout: 120
     expected_text: (?i)united states

@@ -20,21 +20,19 @@ description:
     on the control machine at once.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.load_tool
 attributes:
   check_mode:
     support: none
-    description: It is skipped in check mode.
+    details: Skipped in check mode.
   diff_mode:
     support: none
-    description: There is nothing to show.
   idempotent:
     support: none
-    description: Each run evaluates anew.
+    details: Each run evaluates again.
 options:
-  directory:
-    description: An absolute path of a directory for these evaluations, which is made. It must not be of earlier ones.
-    type: path
-    required: true
   python:
     description: Python of the environment that the tool is installed in.
     type: path
@@ -47,18 +45,6 @@ options:
     description: Where the endpoint is, without C(/v1).
     type: str
     required: true
-  model:
-    description: The model id that is asked.
-    type: str
-    required: true
-  api_key:
-    description: Key for the endpoint. Only the tool's environment has it.
-    type: str
-    default: ''
-  ca_path:
-    description: CA certificates in PEM form to check the endpoint's certificate with, instead of the system's.
-    type: path
-    default: ''
   names:
     description: The evaluations, V(basic), V(gpqa), V(aime25) or V(gsm8k).
     type: list
@@ -93,18 +79,10 @@ options:
     description: Seconds after which it is ended in any case.
     type: float
     default: 21600
-  lease:
-    description: Seconds after which it is ended when nobody has asked for it.
-    type: float
-    default: 120
   patience:
     description: Seconds that the endpoint may be unwell.
     type: float
     default: 120
-  turn:
-    description: Seconds after which the module returns in any case.
-    type: float
-    default: 10
 """
 
 EXAMPLES = r"""

@@ -13,16 +13,18 @@ description:
   - Downloads a file unless it is there. A file with another checksum is never put there.
   - M(ansible.builtin.get_url) takes a proxy from the environment of the task only, which is on the command line of the
     host and in verbose output. This module takes it as an option, which is in neither.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.proxy
 attributes:
   check_mode:
     support: full
-    description: Compares the checksum and downloads nothing.
+    details: Compares the checksum.
   diff_mode:
     support: none
-    description: The content has no use to a reader.
   idempotent:
     support: full
-    description: The checksum decides.
+    details: Compares the checksum.
 options:
   url:
     description: URL of the file, C(http), C(https) or C(file).
@@ -39,14 +41,6 @@ options:
   mode:
     description: Mode of the file.
     type: raw
-  proxy:
-    description: HTTP proxy as a URL. Empty means what the host's environment says.
-    type: str
-    default: ""
-  no_proxy:
-    description: Hosts and domains that are reached without O(proxy), separated by commas.
-    type: str
-    default: ""
   timeout:
     description: Seconds without a byte before the download fails.
     type: int

@@ -22,29 +22,19 @@ description:
   - A configuration that HAProxy rejects changes nothing.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.gateway
 attributes:
   check_mode:
     support: full
-    description: Predicts the change, on a host without a gateway too. Does not wait.
+    details: Works on a host without a gateway too, and waits for nothing.
   diff_mode:
     support: full
-    description: Shows the notes and the configuration.
+    details: Shows the host's note and the configuration.
   idempotent:
     support: full
-    description: Writes and reloads only on a difference.
 options:
-  root:
-    description: Directory of the gateway.
-    type: path
-    default: /etc/trtllm-fleet/gateway
-  socket:
-    description: HAProxy's socket for its runtime API.
-    type: path
-    default: /run/trtllm-gateway/admin.sock
-  unit:
-    description: The systemd unit to reload.
-    type: str
-    default: trtllm-gateway.service
   hosts:
     description:
       - The GPU hosts. An empty list builds the configuration from the existing notes.

@@ -15,29 +15,11 @@ description:
     O(seconds), counts and times of the access log, too.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
-attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: The module changes nothing.
-  idempotent:
-    support: full
-    description: Reads only.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
+  - trtllm.fleet.gateway
 options:
-  root:
-    description: Directory of the gateway.
-    type: path
-    default: /etc/trtllm-fleet/gateway
-  socket:
-    description: HAProxy's socket for its runtime API.
-    type: path
-    default: /run/trtllm-gateway/admin.sock
-  unit:
-    description: The systemd unit whose journal has the access log.
-    type: str
-    default: trtllm-gateway.service
   seconds:
     description: Length in seconds of the period of RV(hosts.traffic). With V(0) it is V(null).
     type: int

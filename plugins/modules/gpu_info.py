@@ -7,27 +7,20 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_info
-short_description: Tell which NVIDIA GPUs a host has, and how its driver is
+short_description: Gather the NVIDIA GPUs and the driver of a host
 version_added: 0.1.0
 description:
-  - Lists the GPUs and NVSwitches of a host from its PCI bus, and adds what C(nvidia-smi) knows where a driver answers.
-  - It works on a bare host and on one with a broken driver, so a run can be planned before anything is installed.
-  - It never fails because of a GPU or a driver; RV(driver.state) and RV(driver.message) tell what is wrong.
-attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: There is nothing to show; the module changes nothing.
-  idempotent:
-    support: full
-    description: Reads only.
+  - Lists the GPUs and NVSwitches on the PCI bus, and adds the data of C(nvidia-smi) if a driver answers.
+  - Works without a driver and with a broken one, so that a run can be planned before an installation.
+  - A faulty GPU or driver is not a failure of the module. RV(driver.state) and RV(driver.message) describe it.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
 options:
   timeout:
     description:
       - Seconds to wait for C(nvidia-smi).
-      - Without a persistence daemon the driver initialises every GPU for each call, which takes seconds per GPU.
+      - Without a persistence daemon, each call initialises all GPUs, which takes seconds for each GPU.
     type: int
     default: 60
 author:
@@ -39,7 +32,7 @@ EXAMPLES = r"""
   trtllm.fleet.gpu_info:
   register: gpus
 
-- name: Stop where the driver needs a reboot
+- name: Assert that the driver needs no reboot
   ansible.builtin.assert:
     that: gpus.driver.state != 'mismatch'
     fail_msg: "{{ gpus.driver.message }}"
@@ -48,14 +41,13 @@ EXAMPLES = r"""
 RETURN = r"""
 gpus:
   description:
-    - The GPUs in the order of C(nvidia-smi), or of the PCI bus where the driver shows none.
-    - What only a driver can tell is V(null) without one.
-    - C(index) is the number by which the driver and containers know a GPU, or will know it once there is a driver.
-      It counts GPUs that do not work too.
-    - C(mig) tells whether a GPU is in MIG mode, which cuts it up, and C(mig_devices) into how many.
-    - C(processes) has the ids of the processes that compute on it.
-    - C(ecc_uncorrected) counts the memory errors since the driver was loaded that were not corrected, and
-      C(recovery_action) is what the driver asks for to have a GPU work again, such as V(Reset) or V(Reboot).
+    - The GPUs in the order of C(nvidia-smi), or of the PCI bus if the driver shows none.
+    - A value that needs a driver is V(null) without one.
+    - C(index) is the number of a GPU for the driver and containers. GPUs that do not work have a number too.
+    - C(mig) is whether a GPU is in MIG mode, and C(mig_devices) the number of its MIG devices.
+    - C(processes) has the IDs of the compute processes.
+    - C(ecc_uncorrected) counts the uncorrected memory errors since the driver was loaded. C(recovery_action) is the
+      action that the driver recommends to recover the GPU, such as V(Reset) or V(Reboot).
   returned: always
   type: list
   elements: dict
@@ -94,8 +86,8 @@ count:
   sample: 8
 missing:
   description:
-    - PCI addresses of GPUs that do not work, being on the bus and not shown by a working driver, or shown as lost.
-    - When no GPU works, RV(gpus) lists those on the bus, and RV(driver.state) tells.
+    - PCI addresses of GPUs that do not work. A working driver does not show them, or shows them as lost.
+    - If no GPU works, RV(gpus) lists the GPUs on the bus, and RV(driver.state) has the reason.
   returned: always
   type: list
   elements: str
@@ -119,7 +111,7 @@ pci_device_ids:
 nvswitches:
   description:
     - The NVSwitches on the PCI bus or, from HGX B200 on, the ConnectX bridges (vendor V(0x15b3)) that manage them.
-    - Where there are any, the host needs a fabric manager.
+    - A host with NVSwitches needs a fabric manager.
   returned: always
   type: list
   elements: dict
@@ -133,21 +125,21 @@ driver:
   type: dict
   contains:
     installed:
-      description: Whether C(nvidia-smi) is there.
+      description: Whether C(nvidia-smi) is installed.
       type: bool
       sample: true
     state:
       description:
-        - V(ok) when it answers and shows GPUs that work; RV(missing) has those that do not.
-        - V(absent) when it is not installed.
-        - V(mismatch) when the loaded kernel module is of another version than the libraries; a reboot cures it.
-        - V(no_devices) when it runs and no GPU works.
-        - V(timeout) when it gave no answer within O(timeout).
+        - V(ok) if it answers with working GPUs; RV(missing) has the others.
+        - V(absent) if it is not installed.
+        - V(mismatch) if the versions of the loaded kernel module and the libraries differ; a reboot fixes this.
+        - V(no_devices) if it runs and no GPU works.
+        - V(timeout) if it did not answer within O(timeout).
         - V(failed) otherwise, most often because the kernel module is not loaded.
       type: str
       sample: ok
     message:
-      description: What is wrong and what to do; empty when RV(driver.state) is V(ok).
+      description: Cause and fix; empty if RV(driver.state) is V(ok).
       type: str
       sample: ""
     version:

@@ -7,25 +7,19 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_check
-short_description: Find every reason why a host cannot serve
+short_description: Check whether a host can serve
 version_added: 0.1.0
 description:
-  - Looks at a host before anything is changed on it, and lists all that stands in the way of serving.
-  - It does not fail because of what it finds; RV(ok) tells. So a play can gather what is wrong on all hosts first.
-  - Every problem names the variable to change where there is one.
-attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: There is nothing to show; the module changes nothing.
-  idempotent:
-    support: full
-    description: Reads only.
+  - Checks a host before any change, and lists every problem that prevents serving.
+  - A problem is not a failure of the module, so a play can gather the problems of all hosts first. RV(ok) has the
+    verdict.
+  - Each problem names the variable to change, if any.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
 options:
   architectures:
-    description: Machine names that are supported. Empty accepts any.
+    description: Supported machine names. Empty accepts any.
     type: list
     elements: str
     default: []
@@ -34,39 +28,39 @@ options:
     type: dict
   gpu_count:
     description:
-      - Least number of GPUs. Not looked at where O(gpus) names them.
-      - V(0) is for a host that needs none. Neither GPUs nor a driver are looked at then.
+      - Minimum number of GPUs. Not used with O(gpus).
+      - V(0) skips the checks of GPUs and driver, for a host that needs none.
     type: int
     default: 1
   gpus:
     description:
-      - Indices of the GPUs that are to be used, as C(nvidia-smi) counts them. Empty means all of them.
-      - GPUs that are not to be used may be of any kind, in MIG mode, busy, or lost.
+      - Indices of the GPUs to use, in the order of C(nvidia-smi). Empty means all.
+      - Other GPUs may be of any type, in MIG mode, busy, or lost.
     type: list
     elements: int
     default: []
   gpu_products:
     description:
-      - Product names, as C(nvidia-smi) prints them, that the GPUs to be used may have.
-      - A GPU passes by its name here or by its PCI device id in O(gpu_pci_ids). Where both are empty, any passes.
+      - Allowed product names of C(nvidia-smi).
+      - A GPU passes by its name here or by its PCI device id in O(gpu_pci_ids). If both are empty, any GPU passes.
     type: list
     elements: str
     default: []
   gpu_pci_ids:
-    description: PCI device ids, such as V(0x2901), that the GPUs to be used may have. They tell without a driver too.
+    description: Allowed PCI device ids, such as V(0x2901). They are known without a driver.
     type: list
     elements: str
     default: []
   gpu_memory_mib:
-    description: Least memory of each GPU in MiB. Checked only where a driver answers; without one it cannot be known.
+    description: Minimum memory of each GPU in MiB. Not checked without a driver.
     type: int
   driver_floor:
-    description: Lowest driver that the serving image runs with, for example V(580).
+    description: Minimum driver of the serving image, for example V(580).
     type: str
   driver_version:
     description:
-      - The driver that is going to be installed where none works, if it is not the default of O(driver_platforms).
-      - Leave out both where nothing will install a driver.
+      - Driver to install if none works, if it is not the default of O(driver_platforms).
+      - Omit both if no role installs a driver.
     type: str
   driver_platforms:
     description:
@@ -77,60 +71,60 @@ options:
     type: dict
   driver_repository_url:
     description:
-      - Repository that the driver is going to be installed from. C({platform}) and C({architecture}) stand for the
-        host's directory in NVIDIA's CUDA repository.
-      - Where a driver is going to be installed, apt looks whether it has all packages of that version. apt uses the
-        host's proxies and sources, and reads package lists into a temporary directory.
-      - Leave it out where the packages come from elsewhere.
+      - Repository to install the driver from. C({platform}) and C({architecture}) stand for the host's directory in
+        NVIDIA's CUDA repository.
+      - If a driver is to be installed, apt checks that the repository has all packages of its version. apt uses the
+        proxies and sources of the host, and a temporary directory for package lists.
+      - Omit it if the packages have another origin.
     type: str
   driver_kernel_headers:
     description:
-      - Package with the headers of the running kernel, for whose release C({kernel}) stands.
-      - Where it is not installed, O(driver_repository_url) or the host's own sources have to have it.
+      - Package with the headers of the running kernel. C({kernel}) stands for the kernel release.
+      - If it is not installed, O(driver_repository_url) or the sources of the host need to have it.
     type: str
   driver_fabric_manager:
-    description: Whether a fabric manager is going to be installed; V(auto) where there are NVSwitches.
+    description: Whether to install a fabric manager. V(auto) installs it if the host has NVSwitches.
     type: str
     choices: [auto, always, never]
     default: auto
   driver_replace:
     description:
-      - Whether a working driver of another version is going to be replaced by O(driver_version).
-      - One that the role P(trtllm.fleet.nvidia_driver#role) installed always is.
+      - Whether to replace a working driver of another version with O(driver_version).
+      - A driver that role P(trtllm.fleet.nvidia_driver#role) installed is always replaced.
     type: bool
     default: false
   reboot_allowed:
-    description: Whether the host may be rebooted when the driver needs it.
+    description: Consent to a reboot if the driver needs it.
     type: bool
     default: false
   disks:
-    description: What has to find room. Needs on the same file system are added up.
+    description: Needed disk space. The needs on one file system are added up.
     type: list
     elements: dict
     default: []
     suboptions:
       path:
-        description: Directory where it will lie; need not exist yet.
+        description: Directory of the files, which may not exist yet.
         type: path
         required: true
       bytes:
-        description: Bytes that are still to come there.
+        description: Bytes to be written there.
         type: int
         required: true
       variable:
-        description: Variable that moves it elsewhere.
+        description: Variable that sets the directory.
         type: str
         required: true
   images:
     description:
-      - Container images that the host is to have. Of one that is not there, the registry's manifest gives the size, and
-        there must be room for it compressed and unpacked where this host's Docker stores images.
-      - If the registry does not answer, a warning says so and nothing is checked.
+      - Container images for the host. A missing image needs disk space, compressed and unpacked, where Docker stores
+        images. The registry's manifest has the size.
+      - If the registry does not answer, a warning is shown and the space is not checked.
     type: list
     elements: str
     default: []
   image_store:
-    description: Directory of Docker's images, for a host that does not run Docker yet.
+    description: Directory of Docker's images, for a host without Docker.
     type: path
     default: /var/lib/docker
   registry_logins:
@@ -152,7 +146,7 @@ options:
         type: str
         required: true
   ports:
-    description: TCP ports that have to be free, or held by a unit C(trtllm-*) or the container of one.
+    description: TCP ports that have to be free, or held by a unit C(trtllm-*) or its container.
     type: list
     elements: dict
     default: []
@@ -202,7 +196,7 @@ EXAMPLES = r"""
         variable: serving_recipe_port
   register: host
 
-- name: Stop if it cannot serve
+- name: Assert that the host can serve
   ansible.builtin.assert:
     that: host.ok
     fail_msg: "{{ host.problems | join('\n') }}"
@@ -210,7 +204,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 images:
-  description: Bytes that O(images) which are not there will take, by the directory that they will lie in.
+  description: Bytes that the missing O(images) need, by directory.
   returned: success
   type: dict
   sample: {/var/lib/docker: 64424509440}
@@ -231,7 +225,7 @@ checks:
   elements: dict
   contains:
     id:
-      description: What was checked.
+      description: Name of the check.
       type: str
       sample: "port:8000"
     status:
@@ -239,30 +233,30 @@ checks:
       type: str
       sample: fail
     observed:
-      description: What was found.
+      description: Observed value.
       type: str
       sample: nginx (pid 812, nginx.service) listens on 0.0.0.0 port 8000
     expected:
-      description: What would have passed.
+      description: Expected value.
       type: str
       sample: 127.0.0.1 port 8000 free or held by trtllm-serve-0.service
     hint:
-      description: What to change; empty for a check that passed.
+      description: Advice; empty for a check that passed.
       type: str
-      sample: Set serving_recipe_port to another port, or stop that process
+      sample: Set serving_recipe_port to another port, or stop the process
     duration:
-      description: Seconds that it took.
+      description: Duration in seconds.
       type: float
       sample: 0.012
 problems:
-  description: The checks that did not pass, each as one line for people.
+  description: The checks that did not pass, each as one line.
   returned: success
   type: list
   elements: str
   sample:
     - "gpu_count: found 4; expected at least 8. Set serving_recipe_gpu_count to at most 4"
 facts:
-  description: What the host is.
+  description: Facts of the host.
   returned: success
   type: dict
   sample:
@@ -274,7 +268,7 @@ facts:
     boot_id: 6ba7b810-9dad-11d1-80b4-00c04fd430c8
     hostname: gpu1
 ansible_facts:
-  description: The same by the names that M(ansible.builtin.setup) has for it, so that a play needs no other facts.
+  description: The facts under the names of M(ansible.builtin.setup), so that a play needs no other facts.
   returned: success
   type: dict
   contains:
@@ -291,15 +285,15 @@ ansible_facts:
       type: str
       sample: Debian
     distribution_version:
-      description: Its version, with Debian's point release.
+      description: Version of the distribution, with Debian's point release.
       type: str
       sample: "12.11"
     distribution_major_version:
-      description: The first part of it.
+      description: First part of the version.
       type: str
       sample: "12"
     distribution_release:
-      description: Its code name.
+      description: Code name of the version.
       type: str
       sample: bookworm
 gpu:
@@ -318,7 +312,8 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.apt_mirror import Repository, available_versions
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
-from ansible_collections.trtllm.fleet.plugins.module_utils.preflight_checks import Wanted, examine
+from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.examine import examine
+from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.requirements import Wanted
 
 DISK = {
     "path": {"type": "path", "required": True},

@@ -17,21 +17,18 @@ description:
   - C(ROOT/verified) is a link to the release that was proven last.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.releases
 attributes:
   check_mode:
     support: full
-    description: Says what would change.
   diff_mode:
     support: full
-    description: Shows the files against those of the release verified last, and the units by what they link to.
+    details: Compares the files with those of the last verified release, and the units by their link targets.
   idempotent:
     support: full
-    description: A release that is as it should be, or runs as it should, is not touched.
 options:
-  root:
-    description: Directory that holds the releases.
-    type: path
-    default: /etc/trtllm-fleet
   state:
     description:
       - V(staged) writes the release that O(files) make, and changes nothing that runs.

@@ -13,21 +13,11 @@ description:
   - Tells which release of M(trtllm.fleet.host_release) was proven last, what it serves, and for each unit the release
     that it is a link into and whether it is active.
   - On a host that nothing was installed on, or that systemd did not boot, it tells that nothing runs.
-attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: There is nothing to show; the module changes nothing.
-  idempotent:
-    support: full
-    description: Reads only.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
+  - trtllm.fleet.releases
 options:
-  root:
-    description: Directory that holds the releases.
-    type: path
-    default: /etc/trtllm-fleet
   target:
     description:
       - Name of a release to tell of in RV(target).

@@ -13,21 +13,10 @@ description:
   - Returns the last verified release, the state of its instances, the GPUs and their driver, and the differences from
     what M(trtllm.fleet.host_release) left.
   - One execution takes some seconds. A failed query is a sentence in RV(problems).
-attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: The module changes nothing.
-  idempotent:
-    support: full
-    description: Reads only.
-options:
-  root:
-    description: Directory that holds the releases.
-    type: path
-    default: /etc/trtllm-fleet
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
+  - trtllm.fleet.releases
 seealso:
   - module: trtllm.fleet.host_release_info
   - module: trtllm.fleet.gpu_info

@@ -14,16 +14,10 @@ description:
     from any hub that speaks the API of the Hugging Face Hub.
   - Goes through O(proxy), or where that is empty through the proxy that the environment names.
   - Downloads no model file. What cannot be downloaded fails here in seconds, with the role variable to change.
-attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: There is nothing to show; the module changes nothing.
-  idempotent:
-    support: full
-    description: Reads only.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
+  - trtllm.fleet.proxy
 options:
   hub_url:
     description: Base URL of the hub, or of a mirror of it.
@@ -53,14 +47,6 @@ options:
     default: ""
   ca_file:
     description: CA bundle for a hub behind a private CA. Empty means the one of the system.
-    type: str
-    default: ""
-  proxy:
-    description: HTTP proxy as a URL. A password in it is on no command line and in no output.
-    type: str
-    default: ""
-  no_proxy:
-    description: Hosts and domains that are reached without O(proxy), separated by commas.
     type: str
     default: ""
   timeout:

@@ -12,16 +12,18 @@ version_added: 0.1.0
 description:
   - Fetches the image for this machine's architecture with C(skopeo), which has to be installed; no Docker is needed.
   - A private CA of the registry is trusted where Docker trusts it, in the system's store or in C(/etc/docker/certs.d).
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
 attributes:
   check_mode:
     support: full
-    description: Asks the registry, if C(skopeo) is installed, and says whether the image would be fetched.
+    details: Queries the registry if C(skopeo) is installed.
   diff_mode:
     support: none
-    description: RV(digest) is what there is to show.
+    details: RV(digest) shows the image.
   idempotent:
     support: full
-    description: Fetches nothing while the tag stands for the image that is in the file.
+    details: Downloads nothing while the tag names the image in the file.
 options:
   name:
     description: The image by its tag, as C(docker run) is going to name it.

@@ -7,27 +7,27 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: managed_packages
-short_description: Remove the packages that came to a host with this collection, and no others
+short_description: Remove the packages that this collection installed on a host
 version_added: 0.1.0
 description:
-  - Role C(apt_packages) has apt note what is new to the host, dependencies too. This module purges these packages,
-    takes the role's holds off, removes what apt had fetched of them, and then the note.
-  - A package stays if one depends on it that came otherwise, or if somebody has since asked apt for a dependency of
-    ours. It is then what it would be without us, so apt removes it once nobody needs it.
-  - A package that was there before is not in the note and is not touched, nor is one of others that nobody needs.
+  - Role P(trtllm.fleet.apt_packages#role) configures apt to record new packages and their dependencies in O(note). This
+    module purges these packages, removes the holds of the role, the downloaded files, and then the note.
+  - A package stays if another package depends on it, or if it was requested from apt since. It is then marked as an
+    automatically installed dependency, so that apt removes it once no package needs it.
+  - A package that was installed before is not in the note and stays. Other unneeded packages stay too.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
 attributes:
   check_mode:
     support: full
-    description: Says what would be removed.
   diff_mode:
     support: full
-    description: Shows the packages.
+    details: Shows the packages.
   idempotent:
     support: full
-    description: Without a note nothing is done.
 options:
   note:
-    description: The note.
+    description: File with the recorded packages.
     type: path
     default: /var/lib/trtllm-fleet/packages
 author:
@@ -35,7 +35,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Remove the packages that came with this collection
+- name: Remove the packages of this collection
   trtllm.fleet.managed_packages:
 """
 
@@ -47,13 +47,13 @@ removed:
   elements: str
   sample: [containerd, docker.io, runc]
 kept:
-  description: Packages that came with this collection and stay.
+  description: Packages of this collection that stay.
   returned: success
   type: list
   elements: str
   sample: [iptables]
 released:
-  description: Packages that were held and are no more.
+  description: Packages whose hold was removed.
   returned: success
   type: list
   elements: str
@@ -65,7 +65,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.managed_packages import NotedPackagesError, remove
+from ansible_collections.trtllm.fleet.plugins.module_utils.managed_packages import ManagedPackagesError, remove
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def main() -> None:
     os.environ["DEBIAN_FRONTEND"] = "noninteractive"
     try:
         outcome = remove(Path(module.params["note"]), module.check_mode)
-    except (NotedPackagesError, OSError) as error:
+    except (ManagedPackagesError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(
         changed=outcome.cleared,

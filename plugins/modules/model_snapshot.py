@@ -17,16 +17,17 @@ description:
     modification, inode and checksum, and are not read again until one of these changes. Content that changes and leaves
     all of them as they were, as a failing disk does it, is found with O(verify=full) only.
   - Hashing runs on all cores, and reads in check mode too.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
 attributes:
   check_mode:
     support: full
-    description: Says what would be removed, reused and still missing. Does not fail for files that are not good.
+    details: Lists what would be removed, reused and still missing. Does not fail for bad files.
   diff_mode:
     support: full
-    description: Shows how many files are good, their bytes, and each file that is touched.
+    details: Shows the number of good files, their bytes, and each file that changes.
   idempotent:
     support: full
-    description: A snapshot that is as it should be is not touched.
 options:
   path:
     description:

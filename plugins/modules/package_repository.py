@@ -17,16 +17,18 @@ description:
   - Packages are taken from the sources of this machine and from O(repositories). A source of this machine that names
     one of O(repositories) is left out.
   - Every file is compared with the checksum in its repository's signed index.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
 attributes:
   check_mode:
     support: full
-    description: Asks the repositories, and says what would be downloaded.
+    details: Queries the repositories.
   diff_mode:
     support: none
-    description: RV(fetched) and RV(removed) have the files.
+    details: RV(fetched) and RV(removed) list the files.
   idempotent:
     support: full
-    description: Downloads only what is missing; the newest version of a package may be another one at the next run.
+    details: Downloads only missing files; the newest version of a package may change between runs.
 options:
   path:
     description: The directory. Packages in it that are not of the set are removed.

@@ -15,16 +15,18 @@ description:
   - An environment that was made from another lock, with a Python that is gone, or by a run that was interrupted, is
     made again.
   - A password in O(index_url) or O(proxy) is on no command line and in no output.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.proxy
 attributes:
   check_mode:
     support: full
-    description: Compares the lock and the version, and installs nothing.
+    details: Compares the lock and the version.
   diff_mode:
     support: none
-    description: There is nothing to show.
   idempotent:
     support: full
-    description: Installs where the environment is not the one of the lock.
+    details: Installs where the environment differs from the lock.
 options:
   name:
     description: Name of the program in the index.
@@ -52,14 +54,6 @@ options:
     default: ""
   ca_file:
     description: CA bundle for the index. Empty means pip's own configuration.
-    type: str
-    default: ""
-  proxy:
-    description: HTTP proxy as a URL. Empty means what the host's environment says.
-    type: str
-    default: ""
-  no_proxy:
-    description: Hosts and domains that are reached without O(proxy), separated by commas.
     type: str
     default: ""
 author:

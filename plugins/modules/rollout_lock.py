@@ -17,16 +17,17 @@ description:
     the lock has run out, or takes it over by O(take_over).
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
 attributes:
   check_mode:
     support: full
-    description: Says whether it would be refused, and takes nothing.
+    details: Fails if another run holds the lock.
   diff_mode:
     support: none
-    description: There is nothing to show.
   idempotent:
     support: full
-    description: A lock that this run holds is renewed, which is no change.
+    details: Renewing the lock is not a change.
 options:
   path:
     description: The file.

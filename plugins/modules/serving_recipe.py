@@ -15,19 +15,13 @@ description:
   - Checks the result against what the image's TensorRT-LLM release and the GPUs accept.
   - Fails with one message that lists every problem, what is allowed, and the variable to change.
   - Role P(trtllm.fleet.serving_recipe#role) runs it, and makes the recipe a variable for later roles and plays.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
+  - trtllm.fleet.attributes.action
 attributes:
-  check_mode:
-    support: full
-    description: Changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to show; nothing is changed.
-  idempotent:
-    support: full
-    description: Changes nothing.
   action:
-    support: full
-    description: Runs on the control machine and does not connect to the host.
+    details: Runs on the control node and does not connect to the host.
 options:
   detected:
     description:

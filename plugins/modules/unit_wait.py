@@ -19,16 +19,16 @@ description:
   - With O(progress), prints a line of progress for each host while the play waits.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
 attributes:
   check_mode:
     support: full
-    description: Reads the state once. Neither waits nor fails.
+    details: Reads the state once in check mode, without waiting or failing.
   diff_mode:
     support: none
-    description: The module changes nothing.
   idempotent:
     support: full
-    description: Reads only.
 options:
   name:
     description: Name of the unit; C(.service) is implied, as in C(systemctl).

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fingerprints of the keys in an OpenPGP key file. Neither a bare host nor a control node need have GnuPG.
+"""Read the fingerprints of the keys in an OpenPGP key file, without GnuPG.
 
 RFC 9580: sections 4.2 (packet headers), 5.5.4 (fingerprints), 6.2 (ASCII armour).
 """
@@ -33,8 +33,8 @@ class KeyFileError(Exception):
 def key_fingerprints(text: str) -> list[str]:
     """Return the fingerprint of every primary key in an ASCII-armoured file, in upper case. Raises KeyFileError.
 
-    apt trusts every key of a file, so the first one alone says nothing. Other programs read armour less strictly; what
-    they may read and this function does not is refused.
+    apt trusts every key of a file, not only the first. Other programs parse armour less strictly; a file that only
+    they could read is rejected.
     """
     text = text.replace("\r\n", "\n")
     if "-----" in BLOCK.sub("", text) or not BLOCK.search(text):

@@ -168,9 +168,9 @@ def test_disconnected_registry(inventory: Path) -> None:
     with cut_off():
         said = pull_again(OTHER)
         assert digests(OTHER) == []
-    assert said.startswith(f"registry.origin.test did not say what {IMAGE} is.")
-    # The next run reports it once.
-    told = "It is what the mirror"
+    assert said.startswith(f"Registry registry.origin.test did not return the manifest of {IMAGE}.")
+    # The next run of the playbook shows it, once.
+    told = "The image is that of mirror"
     assert told in " ".join(play(inventory).output.split())
     assert told not in " ".join(play(inventory).output.split())
     assert pull_again(OTHER) == ""
@@ -183,8 +183,8 @@ def test_missing_mirror(inventory: Path) -> None:
     OTHER.shell(f"docker rmi --force {IMAGE}")
     # The run excludes the mirror, which would start it.
     run = play(inventory, "--limit", OTHER.host)
-    assert f"did not give {IMAGE}. It comes from registry.origin.test." in " ".join(run.output.split())
-    assert "did not give" in OTHER.shell("journalctl --unit=trtllm-image-release --priority=warning --output=cat")
+    assert f"did not return {IMAGE}. The image is from registry.origin.test." in " ".join(run.output.split())
+    assert "did not return" in OTHER.shell("journalctl --unit=trtllm-image-release --priority=warning --output=cat")
     assert sent(began)
     assert digests(OTHER) == before
 
@@ -205,7 +205,7 @@ def test_full_disk(inventory: Path) -> None:
     folder = "/srv/trtllm-fleet/registry-mirror"
     MIRROR.shell(f"systemctl stop {UNIT}; mount -t tmpfs -o size=40m tmpfs {folder}; systemctl start {UNIT}")
     try:
-        assert "did not give" in pull_again(OTHER)
+        assert "did not return" in pull_again(OTHER)
         assert digests(OTHER)
     finally:
         MIRROR.shell(f"systemctl stop {UNIT}; umount {folder}; systemctl start {UNIT}")

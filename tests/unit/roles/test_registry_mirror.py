@@ -122,7 +122,7 @@ def test_a_mirror_that_fails_is_passed_by(tmp_path: Path, refused: tuple[str, ..
     done = pull(tmp_path, *refused)
     assert done.calls[:2] == [f"--config /run pull --quiet {MIRRORED}", f"--config /config pull --quiet {IMAGE}"]
     assert (done.names == f"{DIGEST}\n") is (status == 0)
-    said = f"The mirror {MIRROR} did not give {IMAGE}. It comes from registry.example."
+    said = f"Mirror {MIRROR} did not return {IMAGE}. The image is from registry.example."
     # "<4>" makes it a warning in the journal.
     assert (done.status, done.note, done.output) == (status, f"{said}\n", f"<4>{said}\n")
 
@@ -132,7 +132,7 @@ def test_a_registry_that_cannot_be_asked_leaves_the_mirrors_word(tmp_path: Path)
     assert done.calls[2:] == [f"tag {MIRRORED} {IMAGE}", f"rmi {MIRRORED}"]
     assert done.status == 0
     assert done.note is not None
-    assert done.note.startswith("registry.example did not say what")
+    assert done.note.startswith("Registry registry.example did not return the manifest")
 
 
 def test_a_note_of_an_earlier_pull_goes(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_fragments_merge() -> None:
 def test_owners_have_to_agree(one: Any, other: Any) -> None:
     with pytest.raises(docker_daemon.DaemonConfigError) as error:
         docker_daemon.merge_fragments({"engine": {"log-opts": {"size": one}}, "site": {"log-opts": {"size": other}}})
-    told = f"engine wants log-opts.size to be {json.dumps(one)} and site wants {json.dumps(other)}: they have to agree"
+    told = f"engine sets log-opts.size to {json.dumps(one)} and site sets it to {json.dumps(other)};"
     assert str(error.value).startswith(told)
 
 
@@ -306,7 +306,7 @@ def test_what_was_there_before_is_no_change_and_stays(host: Host) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        pytest.param({}, [], id="as it was asked for"),
+        pytest.param({}, [], id="equal to its settings"),
         pytest.param({"mtu": 1}, [], id="something of others"),
         pytest.param({"features": {"cdi": False}}, ["features"], id="a value"),
         pytest.param({"dns": []}, ["dns"], id="an item of a list"),
@@ -325,7 +325,7 @@ def test_another_owner_is_in_the_way(host: Host) -> None:
     host.apply("engine", {"mtu": 1400})
     before = host.files()
     result = host.apply("site", {"mtu": 9000})
-    assert "engine wants mtu to be 1400 and site wants 9000" in result["msg"]
+    assert "engine sets mtu to 1400 and site sets it to 9000" in result["msg"]
     assert host.files() == before
 
 

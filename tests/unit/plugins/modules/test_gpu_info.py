@@ -169,18 +169,18 @@ def test_gpus_are_counted_without_a_driver(h200x8: Path) -> None:
 @pytest.mark.parametrize(
     ("result", "state", "message"),
     [
-        (CommandResult(18, MISMATCH), "mismatch", "reboot the host"),
+        (CommandResult(18, MISMATCH), "mismatch", "Reboot the host"),
         (CommandResult(9, NOT_LOADED), "failed", "kernel module is not loaded"),
-        (CommandResult(6, "No devices were found\n"), "no_devices", "NVRM in the kernel log"),
-        (CommandResult(0, "No devices were found\n"), "no_devices", "NVRM in the kernel log"),
+        (CommandResult(6, "No devices were found\n"), "no_devices", "the kernel log for NVRM"),
+        (CommandResult(0, "No devices were found\n"), "no_devices", "the kernel log for NVRM"),
         (CommandResult(None), "timeout", "within 60 s"),
         (
             CommandResult(255, "", "Failed to initialize NVML: Unknown Error\n"),
             "failed",
-            "255 and said: Failed to init",
+            "exit status 255: Failed to init",
         ),
-        (CommandResult(0, "<nvidia_smi_log><gpu"), "failed", "said: <nvidia_smi_log>"),
-        (CommandResult(127), "failed", "said: nothing"),
+        (CommandResult(0, "<nvidia_smi_log><gpu"), "failed", "exit status 0: <nvidia_smi_log>"),
+        (CommandResult(127), "failed", "exit status 127: no output"),
     ],
 )
 def test_failures_are_told_apart(h200x8: Path, result: CommandResult, state: str, message: str) -> None:
@@ -326,7 +326,7 @@ def test_output_that_broke_off(h200x8: Path) -> None:
 def test_every_gpu_lost(h200x8: Path, tmp_path: Path, text: str) -> None:
     found = read(h200x8, CommandResult(15, text))
     assert found["driver"]["state"] == "no_devices"
-    assert found["driver"]["message"].startswith("no GPU works (0000:00:06.0): look for Xid in the kernel log")
+    assert found["driver"]["message"].startswith("no GPU works (0000:00:06.0). Search the kernel log for Xid")
     assert found["count"] == 8, "the PCI bus still tells how many GPUs there are"
     assert read(tmp_path / "none", CommandResult(15, text))["missing"] == ["0000:00:06.0"]
 

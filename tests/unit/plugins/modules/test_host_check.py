@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
-from ansible_collections.trtllm.fleet.plugins.module_utils import preflight_checks
 from ansible_collections.trtllm.fleet.plugins.module_utils.apt_mirror import PackagesError
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
+from ansible_collections.trtllm.fleet.plugins.module_utils.preflight import disks, driver, ports
+from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.examine import examine
+from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.facts import read_facts
+from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.requirements import Wanted
 from ansible_collections.trtllm.fleet.plugins.module_utils.registry import RegistryError
 from ansible_collections.trtllm.fleet.plugins.modules import host_check
 from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES
@@ -89,9 +92,7 @@ class FakeHost:
         return {name: self.packages.get(name, []) for name in names}
 
     def examine(self, **wanted: Any) -> dict[str, Any]:
-        return preflight_checks.examine(
-            preflight_checks.Wanted(**wanted), self.run, self.find, self.archive, UNAME, self.root
-        )
+        return examine(Wanted(**wanted), self.run, self.find, self.archive, UNAME, self.root)
 
     def statuses(self, **wanted: Any) -> dict[str, str]:
         return {check["id"]: check["status"] for check in self.examine(**wanted)["checks"]}
@@ -149,7 +150,7 @@ CONTAINERD = docker_info("/data/docker", "io.containerd.snapshotter.v1")
 def test_an_image_needs_room_where_this_docker_stores_images(
     fake: FakeHost, monkeypatch: pytest.MonkeyPatch, info: CommandResult | None, files: dict[str, str], store: str
 ) -> None:
-    monkeypatch.setattr(preflight_checks, "Registry", SmallRegistry)
+    monkeypatch.setattr(disks, "Registry", SmallRegistry)
     for path, text in files.items():
         fake.write(path, text)
     if info:
@@ -162,7 +163,7 @@ def test_an_image_needs_room_where_this_docker_stores_images(
 
 
 def test_an_image_that_is_here_needs_no_room_and_no_registry(fake: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight_checks, "Registry", None)
+    monkeypatch.setattr(disks, "Registry", None)
     fake.commands["docker"] = CommandResult(0)
     assert not any(check.startswith("disk:") for check in fake.statuses(images=[IMAGE]))
 
@@ -172,7 +173,7 @@ def test_a_registry_that_does_not_answer_is_a_warning(fake: FakeHost, monkeypatc
         def layers_bytes(self, repository: str, reference: str, machine: str) -> int:
             raise RegistryError("no route to host")
 
-    monkeypatch.setattr(preflight_checks, "Registry", Silent)
+    monkeypatch.setattr(disks, "Registry", Silent)
     result = fake.examine(images=[IMAGE])
     assert result["problems"] == []
     (warning,) = result["warnings"]
@@ -241,14 +242,14 @@ def test_all_problems_are_listed_at_once(fake: FakeHost) -> None:
     )
     assert (result["ok"], result["stage"]) == (False, "architecture")
     assert result["problems"] == [
-        "architecture: found x86_64; expected aarch64. Leave this host out",
-        "distribution: found fedora 42; expected debian 12, 13; ubuntu 22.04, 24.04. Leave this host out",
+        "architecture: found x86_64; expected aarch64. Exclude the host with --limit",
+        "distribution: found fedora 42; expected debian 12, 13; ubuntu 22.04, 24.04. Exclude the host with --limit",
         "gpu_count: found 8; expected at least 16. Set serving_recipe_gpu_count to at most 8",
         "driver: found no working driver (nvidia-smi is not installed), nvidia_driver_version 570.1 to be installed; "
         "expected a working driver 580 or newer. "
         "Set nvidia_driver_version to 580 or newer, or serving_recipe_image to a release that runs with it",
         "docker: found Docker from a snap (/snap/docker); expected no Docker snap. "
-        "Remove it: snap remove --purge docker; the role docker_engine installs a package",
+        "Run snap remove --purge docker; role docker_engine then installs a package",
     ]
 
 
@@ -272,7 +273,7 @@ def test_no_gpu(fake: FakeHost) -> None:
     fake.smi = None
     check = fake.check("gpu_count")
     assert (check["observed"], check["status"]) == ("0", "fail")
-    assert "leave this host out" in check["hint"]
+    assert "Exclude the host with --limit" in check["hint"]
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -381,7 +382,7 @@ def test_gpu_type(
     assert check["status"] == status
     assert check["observed"] == (observed or check["observed"])
     assert check["expected"] == f"one of {product}, PCI device {device_id}"
-    hint = "Set serving_recipe_gpu_type to what is in the host, or leave it out"
+    hint = "Set serving_recipe_gpu_type to the type in the host, or leave it unset"
     assert check["hint"] == ("" if status == "pass" else hint)
 
 
@@ -451,13 +452,13 @@ def test_gpu_that_somebody_else_uses(
 ) -> None:
     process = "<processes><process_info><pid>812</pid><type>C</type></process_info>"
     fake.smi = change([2], "<processes>", process)
-    assert fake.check("gpu_processes")["status"] == "pass", "it has ended meanwhile"
+    assert fake.check("gpu_processes")["status"] == "pass", "the process has ended"
     fake.write("proc/812/comm", "nginx\n")
     fake.write("proc/812/cgroup", f"0::{control_group}\n")
     if docker:
         fake.commands["docker"] = docker
     check = fake.check("gpu_processes", gpus=[2])
-    assert (check["status"], check["observed"]) == (("fail", found) if found else ("pass", "none but ours"))
+    assert (check["status"], check["observed"]) == (("fail", found) if found else ("pass", "no other processes"))
     assert fake.check("gpu_processes", gpus=[0, 1])["status"] == "pass"
 
 
@@ -543,7 +544,7 @@ def test_driver_from_a_run_file(fake: FakeHost, dpkg: int | None, status: str) -
 
 @pytest.mark.parametrize(("byte", "status"), [(b"\x01", "fail"), (b"\x00", "pass")])
 def test_secure_boot(fake: FakeHost, byte: bytes, status: str) -> None:
-    fake.write(preflight_checks.SECURE_BOOT.lstrip("/"), b"\x06\x00\x00\x00" + byte)
+    fake.write(driver.SECURE_BOOT.lstrip("/"), b"\x06\x00\x00\x00" + byte)
     assert "secure_boot" not in fake.statuses(**PLAN), "a driver that works was signed"
     fake.smi = None
     assert fake.check("secure_boot", **PLAN)["status"] == status
@@ -611,7 +612,7 @@ def test_port_names_its_holder(fake: FakeHost) -> None:
     check = fake.check("port:8080", ports=[port()])
     assert check["observed"] == "nginx (pid 812, nginx.service) listens on 127.0.0.1 port 8080"
     assert check["expected"] == "127.0.0.1 port 8080 free or held by a unit trtllm-*"
-    assert check["hint"] == "Set serving_recipe_port to another port, or stop that process"
+    assert check["hint"] == "Set serving_recipe_port to another port, or stop the process"
 
 
 def test_connections_hold_no_port(fake: FakeHost) -> None:
@@ -625,7 +626,7 @@ def test_connections_hold_no_port(fake: FakeHost) -> None:
         (f"/system.slice/docker-{CONTAINER}.scope", CommandResult(0, "/trtllm-serve-1\n"), "pass"),
         (f"/docker/{CONTAINER}", CommandResult(0, "/trtllm-serve-1\n"), "pass"),
         (f"/system.slice/{UNIT}", None, "pass"),
-        (f"/docker/{CONTAINER}", CommandResult(0, "/somebody-elses\n"), "fail"),
+        (f"/docker/{CONTAINER}", CommandResult(0, "/other\n"), "fail"),
         (f"/docker/{CONTAINER}", CommandResult(1, "\n", "No such container"), "fail"),
         (f"/docker/{CONTAINER}", None, "fail"),
     ],
@@ -645,7 +646,7 @@ def test_holder_that_cannot_be_seen_is_still_a_holder(fake: FakeHost) -> None:
     check = fake.check("port:8080", ports=[port()])
     assert (check["status"], check["observed"]) == (
         "fail",
-        "a process that cannot be seen listens on 127.0.0.1 port 8080",
+        "a hidden process listens on 127.0.0.1 port 8080",
     )
 
 
@@ -657,9 +658,9 @@ def test_name_instead_of_an_address(fake: FakeHost) -> None:
 def test_own_listener_is_found_on_this_machine() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]
-        found = [entry for entry in preflight_checks.read_listeners(Path("/")) if entry.port == number]
+        found = [entry for entry in ports.read_listeners(Path("/")) if entry.port == number]
         assert [entry.address for entry in found] == [ipaddress.ip_address("127.0.0.1")]
-        assert preflight_checks.find_process(Path("/"), found[0].inode) == Path(f"/proc/{os.getpid()}")
+        assert ports.find_process(Path("/"), found[0].inode) == Path(f"/proc/{os.getpid()}")
 
 
 @pytest.mark.parametrize(
@@ -707,13 +708,8 @@ def test_driver_of_the_platform(
     fake: FakeHost, distribution: str, release: str, machine: str, asked: str | None, version: str | None
 ) -> None:
     fake.write("etc/os-release", f'ID={distribution}\nVERSION_ID="{release}"\n')
-    facts = preflight_checks.read_facts(fake.root, os.uname_result((*UNAME[:4], machine)))
-    assert (
-        preflight_checks.driver_to_install(
-            facts, preflight_checks.Wanted(driver_version=asked, driver_platforms=PLATFORMS)
-        )
-        == version
-    )
+    facts = read_facts(fake.root, os.uname_result((*UNAME[:4], machine)))
+    assert driver.driver_to_install(facts, Wanted(driver_version=asked, driver_platforms=PLATFORMS)) == version
 
 
 def test_driver_of_the_platform_is_what_is_judged(fake: FakeHost) -> None:
@@ -739,7 +735,7 @@ def test_repository_lacks_the_driver(fake: FakeHost) -> None:
         "driver_packages: found no nvidia-kernel-open-dkms 580.1.1, nvidia-driver-cuda 580.1.1 in "
         "https://apt.test/debian12/x86_64/, which has 580.159.04, 590.48.01; "
         "expected 580.1.1 of nvidia-kernel-open-dkms, nvidia-driver-cuda. "
-        "Set nvidia_driver_version to one that is there, or nvidia_driver_repository_url to a repository with all of it"
+        "Set nvidia_driver_version to a version there, or nvidia_driver_repository_url to another repository"
     )
 
 

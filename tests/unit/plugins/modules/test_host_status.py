@@ -326,7 +326,7 @@ def test_a_kernel_module_of_another_version(machine: Machine) -> None:
     sentence = "the loaded kernel module is 580.126.09 and nvidia-smi is 580.159.04. Reboot the host"
     assert machine.drift() == {"driver": sentence}
     machine.smi = CommandResult(18, "Failed to initialize NVML: Driver/library version mismatch\n")
-    assert machine.drift()["driver"].startswith("the loaded kernel module is not of the installed version: reboot")
+    assert machine.drift()["driver"].startswith("the loaded kernel module is not of the version of the libraries.")
 
 
 # --- what does not answer ---------------------------------------------------------------------------------------------

@@ -240,7 +240,7 @@ def test_verdicts_and_their_reasons(answer: Any, verdict: str, reason: str) -> N
 
 
 def test_drift_degrades_and_is_told_once() -> None:
-    sentence = "the loaded kernel module is not of the installed version: reboot the host"
+    sentence = "the loaded kernel module is not of the version of the libraries. Reboot the host"
     drift = [{"about": "driver", "sentence": sentence}]
     host = only(look(drift=drift, driver={"state": "mismatch", "message": sentence, "version": "580.159.04"}))
     assert (host["verdict"], host["reasons"], host["drift"]) == ("degraded", [], drift)

@@ -1,0 +1,69 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Read facts of a host from its kernel and its files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def at(root: Path, path: str | Path) -> Path:
+    """Return an absolute path below another root directory."""
+    return root / str(path).lstrip("/")
+
+
+def read(path: Path) -> str:
+    """Return the stripped text of a file; empty if it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts of a host."""
+
+    architecture: str
+    distribution: str
+    version: str
+    codename: str
+    kernel: str
+    boot_id: str
+    hostname: str
+
+
+def read_facts(root: Path, uname: os.uname_result) -> Facts:
+    """Read the facts; empty where a file is missing."""
+    lines = (line.split("=", 1) for line in read(at(root, "/etc/os-release")).splitlines() if "=" in line)
+    release = {name: "".join(shlex.split(value)) for name, value in lines}
+    return Facts(
+        architecture=uname.machine,
+        distribution=release.get("ID", ""),
+        version=release.get("VERSION_ID", ""),
+        codename=release.get("VERSION_CODENAME", ""),
+        kernel=uname.release,
+        boot_id=read(at(root, "/proc/sys/kernel/random/boot_id")),
+        hostname=uname.nodename,
+    )
+
+
+def ansible_facts(facts: Facts, root: Path) -> dict[str, str]:
+    """Return the facts under the names of M(ansible.builtin.setup), for roles that read these."""
+    version = facts.version
+    if facts.distribution == "debian":  # os-release has no point release
+        debian_version = read(at(root, "/etc/debian_version"))
+        version = debian_version if re.fullmatch(r"\d+\.\d+", debian_version) else version
+    return {
+        "architecture": facts.architecture,
+        "kernel": facts.kernel,
+        "distribution": facts.distribution.title(),
+        "distribution_version": version,
+        "distribution_major_version": version.split(".")[0],
+        "distribution_release": facts.codename,
+    }
