@@ -74,7 +74,7 @@ def kept(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def state(host: Fleet) -> str:
-    """All that a trial might change: releases, links, history, units of a trial, who wants what at boot."""
+    """All that a temporary release might change: releases, links, history, restore units, what starts at boot."""
     return host.shell(
         f"cd /etc/trtllm-fleet; ls . releases; readlink verified /etc/systemd/system/{UNIT}; sha256sum history.json;"
         " ls /etc/systemd/system /etc/systemd/system/multi-user.target.wants | grep trtllm"
@@ -218,7 +218,7 @@ def test_a_server_that_dies_ends_the_run(host: Fleet, untouched: str, options: d
 def test_without_its_controller_the_host_goes_back_by_itself(
     host: Fleet, untouched: str, options: dict[str, Any], reboot: bool
 ) -> None:
-    process = begun(host, {**options, "trtllm_server_trial_seconds": 1800 if reboot else 60})
+    process = begun(host, {**options, "trtllm_server_temporary_seconds": 1800 if reboot else 60})
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert process.stdout
@@ -229,4 +229,4 @@ def test_without_its_controller_the_host_goes_back_by_itself(
     assert comes_true(lambda: batch_size(host) == "64")
     # The tool is ended when nobody has asked for it for two minutes.
     assert comes_true(lambda: not tool_runs(host))
-    assert comes_true(lambda: host.chat() == 200 and "trial" not in state(host))
+    assert comes_true(lambda: host.chat() == 200 and not {"temporary", "trtllm-restore.service"} & set(state(host).split()))
