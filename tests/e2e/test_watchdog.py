@@ -126,7 +126,7 @@ def test_what_hangs_is_started_afresh(host: Fleet, tmp_path: Path, freeze: str, 
     assert serves_afresh(host, before)
     noted = healed(host)
     assert (noted["times"], noted["reason"]) == (1, reason)
-    assert f"Not well: {reason}." in host.shell(f"journalctl --boot --unit={WATCHDOG} --no-pager")
+    assert f"Unhealthy: {reason}." in host.shell(f"journalctl --boot --unit={WATCHDOG} --no-pager")
     row = status(host, tmp_path)
     assert row["verdict"] == "degraded"
     assert any("serve-0 was killed once for not answering" in told and reason in told for told in row["reasons"])
