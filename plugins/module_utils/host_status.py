@@ -22,11 +22,10 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import (
     kernel_module,
     read_gpus,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import (
-    UNITS,
-    HostReleases,
-    summary,
-)
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.directory import changed_files
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.history import summary
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.units import UNITS
 from ansible_collections.trtllm.fleet.plugins.module_utils.openai_http import Client, Deadline, EndpointError
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 
@@ -113,7 +112,7 @@ class HostStatus:
 
     def look(self) -> dict[str, Any]:
         """Everything, as M(trtllm.fleet.host_status) returns it. Raises ReleaseError and OSError."""
-        survey = self._releases.survey(booted=False)  # systemd is asked below, once for all there is to know
+        survey = self._releases.status(booted=False)  # systemd is asked below, once for all there is to know
         description = survey["description"] or {}
         verified = survey["verified"]
         described = [one for one in description.get("instances") or [] if set(one) >= INSTANCE]
@@ -259,7 +258,7 @@ class HostStatus:
             yield _difference("docker", f"{file} is not as it was asked for: {', '.join(keys)}")
 
     def _file_drift(self, name: str) -> Iterator[Difference]:
-        for file in self._releases.changed_files(name):
+        for file in changed_files(self._releases.path(name)):
             path = self._releases.path(name) / file
             if path.exists():
                 when = f"; it was changed at {_iso(path.lstat().st_mtime)}"
