@@ -39,7 +39,7 @@ class Held(Exception):
         began, expires = (time.strftime("%F %T UTC", time.gmtime(value)) for value in (lock.began, lock.expires))
         super().__init__(
             f"{lock.holder} holds the rollout lock since {began}; without a renewal it expires at {expires}. "
-            "Wait for the end of that run, or set rollout_take_over to true if it was killed"
+            "Wait until then, or set rollout_take_over to true if that run has ended"
         )
         self.lock = lock
 

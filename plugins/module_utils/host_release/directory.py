@@ -85,9 +85,8 @@ def write_release(
         known = path if path.exists() else shown / file
         old = known.read_text(errors="replace") if known.exists() else ""
         was_secret = bool(old) and (file in secrets or _is_secret(known))
-        header = {"before_header": str(known) if old else "", "after_header": str(path)}
-        content = {"before": SECRET if was_secret else old, "after": f"{SECRET}, another" if file in secrets else text}
-        differences.append({**content, **header})
+        new = f"{SECRET}, another" if file in secrets else text
+        differences.append(_difference(known, SECRET if was_secret else old, path, new))
         if not check_mode:
             _replace(path, text, mode)
     for other in sorted(set(file_names(directory)) - {*files, SUMS}):
@@ -99,9 +98,7 @@ def write_release(
     mode = SECRET_MODE if secrets else FILE_MODE  # a short secret could be guessed from its checksum
     if not _is_file(path, text, mode):
         if not differences:  # else they imply this one
-            old = path.read_text(errors="replace") if path.exists() else ""
-            header = {"before_header": str(path) if old else "", "after_header": str(path)}
-            differences.append({"before": old, "after": text, **header})
+            differences.append(_difference(path, path.read_text(errors="replace") if path.exists() else "", path, text))
         if not check_mode:
             _replace(path, text, mode)
     return StagedRelease(directory.name, intact, differences)
@@ -142,6 +139,11 @@ def remove_path(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink()
+
+
+def _difference(known: Path, old: str, path: Path, new: str) -> Difference:
+    header = {"before_header": str(known) if old else "", "after_header": str(path)}
+    return {"before": old, "after": new, **header}
 
 
 def _sums(files: Mapping[str, str], directory: str) -> str:

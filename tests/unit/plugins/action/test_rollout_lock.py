@@ -62,7 +62,7 @@ def test_a_second_owner_is_rejected_with_the_holder(lock: LockFile, clock: Clock
         lock.hold("two", "bob@laptop", 60)
     assert str(rejected.value) == (
         "ann@laptop holds the rollout lock since 2026-05-28 20:26:40 UTC; without a renewal it expires at "
-        "2026-05-28 20:27:40 UTC. Wait for the end of that run, or set rollout_take_over to true if it was killed"
+        "2026-05-28 20:27:40 UTC. Wait until then, or set rollout_take_over to true if that run has ended"
     )
     assert rejected.value.lock == lock.read() == Lock("one", "ann@laptop", NOON, NOON + 60, BEGAN)
     with pytest.raises(Held):
