@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tells the module of the same name which run of Ansible this is, and whether the one that holds the lock lives."""
+"""Run module rollout_lock with the identity of this run of Ansible, and take over the lock of a dead run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MODULE = "trtllm.fleet.rollout_lock"
 
 
 class ActionModule(ActionBase):
-    """The module, and once more where the lock is a dead run's."""
+    """The module, run a second time if a dead run holds the lock."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the result of the module."""
         super().run(tmp, task_vars)
-        # Tasks run in a child of ansible-playbook.
-        pid = os.getppid()
+        pid = os.getppid()  # ansible-playbook; a task runs in its child
         holder = f"{getpass.getuser()}@{platform.node()} (process {pid})"
         arguments = {**self._task.args, "owner": owner(pid), "holder": holder}
         result: dict[str, Any] = self._execute_module(MODULE, arguments, task_vars=task_vars)
@@ -32,33 +32,34 @@ class ActionModule(ActionBase):
         return result
 
 
+def owner(pid: int) -> str:
+    """Return the identity of a process among all processes of all machines."""
+    return ":".join([machine(), boot(), str(pid), started(pid)])
+
+
 def machine() -> str:
-    """What tells this machine from others, and a container from its neighbours, whose processes it does not see."""
+    """Return the identity of this machine and PID namespace, as a container does not see processes outside."""
     path = Path("/etc/machine-id")
     name = (path.read_text().strip() if path.exists() else "") or platform.node()
     return f"{name}/{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def boot() -> str:
+    """Return the identity of the current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def started(pid: int) -> str:
-    """When a process began, in ticks since the boot; empty where there is none: proc(5), field 22 of stat."""
+    """Return the start of a process in ticks since the boot; empty without one: proc(5), field 22 of stat."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
         return ""
 
 
-def owner(pid: int) -> str:
-    """A process, told from all others of all machines."""
-    return ":".join([machine(), boot(), str(pid), started(pid)])
-
-
-def is_dead(name: str) -> bool:
-    """Whether an owner was a process of this machine that is no more."""
-    parts = name.split(":")
+def is_dead(identity: str) -> bool:
+    """Return True if the owner was a process of this machine that has ended, False if that is unknown."""
+    parts = identity.split(":")
     if parts[0] != machine() or len(parts) != 4:
         return False
     booted, pid, began = parts[1:]
@@ -69,5 +70,5 @@ def is_dead(name: str) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        return False  # somebody else's, which may be hidden from us
+        return False  # another user's process, whose start may be hidden
     return bool(began) and started(int(pid)) not in ("", began)

@@ -37,7 +37,7 @@ _value:
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import image_by_digest
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.images import image_by_digest
 
 
 class FilterModule:

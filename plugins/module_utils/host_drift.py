@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.docker_daemon import DaemonConfigError, changed_keys
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import HostReleases
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.directory import changed_files
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
 
 # Drop-ins of systemd and of packages, which apply to all services.
 VENDOR_DROP_INS = ("/usr/lib/", "/lib/", "/run/systemd/system/service.d/")
@@ -21,7 +22,7 @@ Drift = dict[str, str]
 
 def file_drift(releases: HostReleases, name: str) -> Iterator[Drift]:
     """Yield files of the release that were changed or removed."""
-    for file in releases.changed_files(name):
+    for file in changed_files(releases.path(name)):
         path = releases.path(name) / file
         if path.exists():
             yield _drift(file, f"{path} was changed at {iso_time(path.lstat().st_mtime)}")

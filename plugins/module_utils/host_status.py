@@ -29,7 +29,9 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_drift import (
     iso_time,
     unit_drift,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import UNITS, HostReleases, summary
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.history import summary
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.units import UNITS
 from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import Client, Deadline, EndpointError
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 
@@ -112,7 +114,7 @@ class HostStatus:
 
     def gather(self) -> dict[str, Any]:
         """Return the result of module host_status. Raises ReleaseError and OSError."""
-        survey = self._releases.survey(booted=False)  # systemd is queried below, once for all properties
+        survey = self._releases.status(booted=False)  # systemd is queried below, once for all properties
         description = survey["description"] or {}
         verified = survey["verified"]
         described = [one for one in description.get("instances") or [] if set(one) >= INSTANCE]

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_release
-short_description: Set what a host runs
+short_description: Write, start, verify or stop the releases of a host
 version_added: 0.1.0
 description:
-  - A release is a directory C(ROOT/releases/NAME) with everything that a host's instances are started from, among it
-    one systemd unit file for each. The units that systemd knows are links into it.
-  - Its name follows from its files, so the same configuration is the same release, and going back to one is pointing
-    the links back.
-  - C(ROOT/verified) is a link to the release that was proven last.
+  - A release is a directory C(ROOT/releases/NAME) with all files that the instances of a host start from, among them
+    one systemd unit file for each instance. The units of systemd are links into it.
+  - The name of a release follows from its files, so the same configuration is the same release. A rollback changes the
+    links.
+  - C(ROOT/verified) is a link to the release that was verified last.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 extends_documentation_fragment:
@@ -31,12 +31,11 @@ attributes:
 options:
   state:
     description:
-      - V(staged) writes the release that O(files) make, and changes nothing that runs.
-      - V(started) has the host run release O(name) and no other. Units that are links into another release are stopped
-        and removed. Then those of this one are linked, enabled and started, none waiting for another, and whether they
-        serve is not waited for. Only what is not so yet is done, unless O(restart). With O(only) it is some of its
-        units, and all others stay as they are.
-      - V(verified) remembers that release O(name) was proven, and removes old releases. Then it removes the images that
+      - V(staged) writes the release of O(files), and changes no running unit.
+      - V(started) stops and removes the units of other releases. Then it links, enables and starts those of release
+        O(name), all at the same time, without waiting for the instances. A unit that runs already restarts only with
+        O(restart). With O(only) it starts some units of the release, and all others stay as they are.
+      - V(verified) records that release O(name) was verified, and removes old releases. Then it removes the images that
         role P(trtllm.fleet.container_image#role) brought for them, unless a kept release names them or a container uses
         them.
       - V(stopped) stops and removes the units of all releases. The releases stay.
@@ -47,40 +46,40 @@ options:
     description:
       - For V(staged), the release's files by name. Those that end in C(.service) are its units.
       - C(@release@) in them stands for the release's directory.
-      - C(release.json) describes what is served. Its content is no part of the release's name.
+      - C(release.json) describes the release. Its content does not change the release's name.
     type: dict
   secrets:
-    description: For V(staged), further files, which only root and its group may read, and whose content no diff shows.
+    description: For V(staged), further files, which only root and its group may read, and which diffs do not show.
     type: dict
   name:
     description: Name of a release, for V(started) and V(verified).
     type: str
   units:
-    description: With V(started) in check mode, the units of a release that V(staged) would have written.
+    description: For V(started) in check mode, the units of a release that V(staged) would have written.
     type: list
     elements: str
     default: []
   only:
-    description: With V(started), the units to start, of those of the release; none means all of them.
+    description: For V(started), the units of the release to start; an empty list means all of them.
     type: list
     elements: str
     default: []
   restart:
-    description: With V(started), start units afresh that run already.
+    description: For V(started), restart units that run already.
     type: bool
     default: false
   back:
-    description: With V(verified), whether the host has gone back to it, for C(ROOT/history.json).
+    description: For V(verified), whether this is a rollback, for C(ROOT/history.json).
     type: bool
     default: false
   rollout:
-    description: With V(verified), the name of the rollout that brought it, for C(ROOT/history.json).
+    description: For V(verified), the name of the rollout, for C(ROOT/history.json).
     type: str
     default: ''
   keep:
     description:
-      - With V(verified), how many releases to keep. Those go first that were written or proven longest ago.
-      - O(name) and what was verified before it are always kept.
+      - For V(verified), the number of releases to keep. Those written or verified longest ago are removed first.
+      - O(name) and the release verified before it are always kept.
     type: int
     default: 5
 """
@@ -95,14 +94,14 @@ EXAMPLES = r"""
       release.json: '{"model": "openai/gpt-oss-120b"}'
   register: staged
 
-- name: Run it
+- name: Start the release
   trtllm.fleet.host_release:
     state: started
     name: "{{ staged.name }}"
     units: [trtllm-serve-0.service]
     restart: "{{ staged.restart }}"
 
-# and when it was proven to serve
+# after a successful completion
 - name: Mark the release as verified
   trtllm.fleet.host_release:
     state: verified
@@ -122,53 +121,52 @@ path:
   sample: /etc/trtllm-fleet/releases/3f786850e387
 previous:
   description:
-    - Name of the release to go back to if that is another one, else empty. It is the one that was verified last.
-    - Where none was, it is the one that all units are links into, if nothing of it is missing.
-    - With V(stopped), the one that was run until then.
+    - Name of the release to roll back to; empty if there is none or it is this one. It is the release verified last.
+    - If no release is verified, it is the one that all units are links into, unless a file is missing.
+    - For V(stopped), the release until then.
   returned: for V(staged) and V(stopped)
   type: str
   sample: 89e6c98d9288
 replaces:
-  description: What C(release.json) of RV(previous) says. V(null) where there is none, or where it says nothing.
+  description: Content of C(release.json) of RV(previous). V(null) without a readable one.
   returned: for V(staged)
   type: dict
   sample: {model: openai/gpt-oss-20b}
 secrets_changed:
-  description: Whether the secrets of RV(previous) are others. V(false) where there is none.
+  description: Whether the secrets differ from those of RV(previous). V(false) without a previous release.
   returned: for V(staged)
   type: bool
   sample: false
 switching:
-  description: Whether the release is another than the one verified last.
+  description: Whether the release differs from the one verified last.
   returned: for V(staged)
   type: bool
   sample: true
 restart:
   description:
-    - Whether what runs may be something else, because the units are those of another release or a file of this one had
-      been changed.
-    - It is V(false) for a release that runs and only has to be proven, as after a run that broke off.
+    - Whether running units have to restart, because they are of another release or a file of this one had changed.
+    - V(false) for a release that runs but is not verified, as after an interrupted run.
   returned: for V(staged)
   type: bool
   sample: true
 intact:
-  description: Whether all files of the release that something runs from were as they are to be.
+  description: Whether the files of the release that units use did not have to be written.
   returned: for V(staged)
   type: bool
   sample: true
 description:
-  description: What C(release.json) says. V(null) in check mode for a release that is not there.
+  description: Content of C(release.json). V(null) in check mode for a release that is not written.
   returned: for V(started)
   type: dict
   sample: {model: openai/gpt-oss-120b}
 started:
   description: Units that were started.
-  returned: for V(started) and V(stopped)
+  returned: for V(started)
   type: list
   elements: str
   sample: [trtllm-serve-0.service, trtllm-serve-1.service]
 removed:
-  description: Units that were removed, or with V(verified) releases.
+  description: Units that were removed, or for V(verified) releases.
   returned: except for V(staged)
   type: list
   elements: str
@@ -186,42 +184,42 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import UNITS, HostReleases, ReleaseError
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.directory import ReleaseError, has_secrets
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.units import UNITS
 
 
 def apply(releases: HostReleases, given: dict[str, Any]) -> dict[str, Any]:
-    """Reach the state asked for; the answer is the module's result. Raises ReleaseError and OSError."""
+    """Reach the requested state and return the module's result. Raises ReleaseError and OSError."""
     state, name = given["state"], given["name"]
     if state == "staged":
-        staged, serving = releases.stage(given["files"], given["secrets"]), releases.serving()
-        previous = "" if serving == staged.name else serving
+        staged, current = releases.stage(given["files"], given["secrets"]), releases.current()
+        previous = "" if current == staged.name else current
         return dict(
             changed=bool(staged.differences),
             diff=staged.differences,
             name=staged.name,
             path=str(releases.path(staged.name)),
             previous=previous,
-            replaces=releases.described(previous),
-            secrets_changed=bool(previous) and not releases.has_secrets(previous, given["secrets"] or {}),
+            replaces=releases.description_or_none(previous),
+            secrets_changed=bool(previous) and not has_secrets(releases.path(previous), given["secrets"] or {}),
             switching=releases.verified() != staged.name,
             intact=staged.intact,
-            restart=serving != staged.name or not staged.intact,
+            restart=current != staged.name or not staged.intact,
         )
     if state == "verified":
         images = releases.images()
-        changed, removed = releases.remember(name, given["keep"], given["back"], given["rollout"])
+        changed, removed = releases.mark_verified(name, given["keep"], given["back"], given["rollout"])
         images_removed, left = releases.remove_images(images) if changed else ([], [])
         result = dict(changed=changed, path=str(releases.path(name)), removed=removed, images_removed=images_removed)
-        return dict(result, warnings=[f"An image of an earlier release stays. {reason}" for reason in left])
-    before = releases.serving()
-    if state == "stopped":
-        plan = releases.withdraw()
-    else:
-        plan = releases.start(name, given["restart"], given["units"], given["only"])
-    result = dict(changed=plan.changed, removed=plan.remove, started=plan.start, diff=[{"prepared": plan.steps()}])
+        return dict(result, warnings=[f"An image of a removed release cannot be removed: {reason}" for reason in left])
     if state == "started":
-        return dict(result, path=str(releases.path(name)), description=releases.description(name))
-    return dict(result, previous=before)
+        changes = releases.start(name, given["restart"], given["units"], given["only"])
+        more = dict(path=str(releases.path(name)), description=releases.description(name), started=changes.start)
+    else:
+        more = dict(previous=releases.current())
+        changes = releases.stop()
+    return dict(more, changed=changes.changed, removed=changes.remove, diff=[{"prepared": changes.steps()}])
 
 
 def main() -> None:

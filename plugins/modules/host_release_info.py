@@ -7,12 +7,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_release_info
-short_description: Tell what a host is set to run, and whether it does
+short_description: Gather the releases of a host and the state of their units
 version_added: 0.1.0
 description:
-  - Tells which release of M(trtllm.fleet.host_release) was proven last, what it serves, and for each unit the release
-    that it is a link into and whether it is active.
-  - On a host that nothing was installed on, or that systemd did not boot, it tells that nothing runs.
+  - Returns the release of M(trtllm.fleet.host_release) that was verified last, its description, and for each unit its
+    release and whether it is active.
+  - On a host without releases, or that systemd did not boot, no unit is active.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
   - trtllm.fleet.attributes.info_module
@@ -20,8 +20,8 @@ extends_documentation_fragment:
 options:
   target:
     description:
-      - Name of a release to tell of in RV(target).
-      - Fails where it was not proven on the host, or is no longer kept.
+      - Name of a release to return in RV(target), for a rollback.
+      - Fails if the release was not verified on the host, was removed, or lacks its weights or image.
     type: str
     default: ''
 seealso:
@@ -35,26 +35,25 @@ EXAMPLES = r"""
   trtllm.fleet.host_release_info:
   register: runs
 
-- name: Stop where a switch was interrupted
+- name: Assert that no switch was interrupted
   ansible.builtin.assert:
     that: runs.units | rejectattr('release', 'eq', runs.verified) | length == 0
 """
 
 RETURN = r"""
 verified:
-  description: Name of the release that was proven last; empty where there is none.
+  description: Name of the release that was verified last; empty if there is none.
   returned: success
   type: str
   sample: 3f786850e387
 previous:
-  description: The release that was proven before it, and is still on the host; empty where there is none.
+  description: The release that was verified before and is still on the host; empty if there is none.
   returned: success
   type: str
   sample: 89e6c98d9288
 history:
   description:
-    - The releases that were proven, the newest last, as C(ROOT/history.json) has them. One that the host went back to
-      is there again, with a number of its own.
+    - The verified releases in C(ROOT/history.json), newest last. A rollback adds an entry.
   returned: success
   type: list
   elements: dict
@@ -68,7 +67,7 @@ history:
       type: str
       sample: 3f786850e387
     verified_at:
-      description: When it was proven, in UTC.
+      description: Time of the verification in UTC.
       type: str
       sample: "2026-11-22T22:10:05+00:00"
     recipe:
@@ -96,11 +95,11 @@ history:
       type: dict
       sample: {max_batch_size: 128}
     back:
-      description: Whether the host has gone back to it.
+      description: Whether it was a rollback.
       type: bool
       sample: false
     rollout:
-      description: The rollout that brought it; empty where it was none.
+      description: Name of the rollout; empty without one.
       type: str
       sample: "2026-11-23T01:47:29Z"
     kept:
@@ -108,17 +107,17 @@ history:
       type: bool
       sample: true
 target:
-  description: The release named in O(target), C(name), and what it serves, C(description).
+  description: C(name) and C(description) of the release O(target).
   returned: with O(target)
   type: dict
   sample: {name: 89e6c98d9288, description: {model: openai/gpt-oss-120b}}
 description:
-  description: What C(release.json) of that release says; V(null) where there is none, or it cannot be read.
+  description: Content of C(release.json) of the verified release; V(null) without a readable one.
   returned: success
   type: dict
   sample: {model: openai/gpt-oss-120b}
 units:
-  description: The units of that release, and all others that are links into a release, in the order of their names.
+  description: The units of the verified release and of all other releases, sorted by name.
   returned: success
   type: list
   elements: dict
@@ -128,11 +127,11 @@ units:
       type: str
       sample: trtllm-serve-0.service
     release:
-      description: Name of the release that the unit is a link into; empty where it is none.
+      description: Name of the release that the unit is a link into; empty if it is not a link.
       type: str
       sample: 3f786850e387
     active:
-      description: The unit's C(ActiveState) in systemd's words.
+      description: C(ActiveState) of the unit.
       type: str
       sample: active
 """
@@ -141,9 +140,11 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import UNITS, HostReleases, ReleaseError
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.directory import ReleaseError
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.units import UNITS
 
-# Is there where systemd booted the host: sd_booted(3).
+# Exists if systemd booted the host: sd_booted(3).
 BOOTED = Path("/run/systemd/system")
 
 
@@ -152,15 +153,14 @@ def main() -> None:
         argument_spec=dict(root=dict(type="path", default="/etc/trtllm-fleet"), target=dict(type="str", default="")),
         supports_check_mode=True,
     )
-    asked = module.params["target"]
     releases = HostReleases(Path(module.params["root"]), UNITS)
     try:
-        survey = releases.survey(BOOTED.is_dir())
-        if asked:
-            survey["target"] = releases.target(asked)
+        status = releases.status(BOOTED.is_dir())
+        if module.params["target"]:
+            status["target"] = releases.rollback_target(module.params["target"])
     except (ReleaseError, OSError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, **survey)
+    module.exit_json(changed=False, **status)
 
 
 if __name__ == "__main__":

@@ -212,7 +212,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import ReleaseError
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.directory import ReleaseError
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import HostStatus
 
 # Exists if systemd booted the host: sd_booted(3).

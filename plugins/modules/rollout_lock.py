@@ -7,14 +7,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: rollout_lock
-short_description: Let one run of Ansible at a time change a fleet
+short_description: Take, renew or release the rollout lock
 version_added: 0.1.0
 description:
-  - Holds a lock in a file on a host that all who might roll out share, such as the first gateway, for O(seconds). A run
-    renews it as it goes on, by the same task again.
-  - The run that holds it is told by its ansible-playbook process. When that is gone, a run on the same control machine
-    takes the lock over at once, so a run that was killed is simply started again. A run on another machine waits until
-    the lock has run out, or takes it over by O(take_over).
+  - Lets one run of Ansible at a time change a fleet, with a lock in a file on a host that all control nodes use, such
+    as the first gateway. The lock expires after O(seconds). The same task again renews it.
+  - The lock names the ansible-playbook process of the run. After its end, a run on the same control node takes the lock
+    over at once, so a killed run can be repeated. On another control node a run fails until the lock expires, or takes
+    it over with O(take_over).
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 extends_documentation_fragment:
@@ -30,32 +30,32 @@ attributes:
     details: Renewing the lock is not a change.
 options:
   path:
-    description: The file.
+    description: The lock file.
     type: path
     default: /var/lib/trtllm-fleet/rollout.json
   state:
-    description: V(held) takes or renews the lock, V(released) gives it back if this run holds it.
+    description: V(held) takes or renews the lock, V(released) removes it if this run holds it.
     type: str
     choices: [held, released]
     default: held
   seconds:
-    description: How long it is held if it is not renewed.
+    description: Seconds until the lock expires unless it is renewed.
     type: float
     default: 7200
   take_over:
-    description: Take it from whoever holds it.
+    description: Take the lock over from any other run.
     type: bool
     default: false
   owner:
-    description: Which run this is. The action plugin of this name, which runs on the control machine, sets it.
+    description: Identity of the run. The action plugin of this name sets it on the control node.
     type: str
     required: true
   holder:
-    description: Who that is, for people. Likewise.
+    description: User, control node and process of the run, for messages. The action plugin sets it.
     type: str
     required: true
   instead_of:
-    description: Likewise.
+    description: Owner that has ended, whose lock is taken over. The action plugin sets it.
     type: str
     default: ''
 """
@@ -70,13 +70,13 @@ EXAMPLES = r"""
 RETURN = r"""
 rollout:
   description:
-    - The name of the rollout, which is the moment that it began at in UTC.
-    - A lock that was not given back is that of a rollout that was not finished, and who takes it over goes on with it.
-  returned: for V(held), but in check mode
+    - Name of the rollout, its start in UTC.
+    - A run that takes over the lock of an interrupted rollout continues it under the same name.
+  returned: for V(held), except in check mode
   type: str
   sample: "2026-11-23T01:47:29Z"
 owner:
-  description: Who holds it, where that is somebody else.
+  description: Identity of the run that holds the lock.
   returned: on failure
   type: str
   sample: 0b5f…:9d61…:4711:81234

@@ -144,5 +144,5 @@ def test_python_api_benchmark_runs_while_the_host_is_drained(measured: Measured)
     assert "this is the lab's simulated engine, which has no LLM API" in run.output
     assert fleet.releases() == before
     assert fleet.in_service() == fleet.all_instances
-    units = fleet.shell(fleet.gpu_names[0], "ls /etc/systemd/system | grep trial || true")
+    units = fleet.shell(fleet.gpu_names[0], "ls /etc/systemd/system | grep trtllm-restore || true")
     assert units == ""

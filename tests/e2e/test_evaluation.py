@@ -207,7 +207,7 @@ def test_server_failure_ends_the_run(host: Fleet, untouched: str, options: dict[
 def test_host_restores_its_release_without_its_control_node(
     host: Fleet, untouched: str, options: dict[str, Any], reboot: bool
 ) -> None:
-    process = begun(host, {**options, "trtllm_server_trial_seconds": 1800 if reboot else 60})
+    process = begun(host, {**options, "trtllm_server_temporary_seconds": 1800 if reboot else 60})
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert process.stdout
@@ -218,4 +218,4 @@ def test_host_restores_its_release_without_its_control_node(
     assert wait_for(lambda: batch_size(host) == "64", PATIENCE)
     # The tool ends two minutes after the last poll.
     assert wait_for(lambda: not tool_runs(host), PATIENCE)
-    assert wait_for(lambda: host.chat() == 200 and "trial" not in state(host), PATIENCE)
+    assert wait_for(lambda: host.chat() == 200 and "trtllm-restore" not in state(host), PATIENCE)

@@ -115,7 +115,7 @@ def test_failed_first_deployment_leaves_no_unit(fleet: Fleet) -> None:
     fleet.shell(f"systemctl stop trtllm-serve-0; rm /etc/trtllm-fleet/verified {UNITS}/trtllm-serve-0.service")
     run = fleet.playbook("site.yml", **FOUR, **DIES)
     assert run.status != 0, run.output
-    assert "Nothing served before, so nothing serves now." in " ".join(run.output.split())
+    assert "There is no previous release, so the host serves nothing." in " ".join(run.output.split())
     assert fleet.shell(f"find {UNITS} -name 'trtllm-serve-*'; docker ps --quiet") == ""
 
     run = fleet.playbook("site.yml")

@@ -239,6 +239,6 @@ def test_second_rollout_is_rejected(fleet: Fleet) -> None:
     until(first, "Set the rollout plan")
     second = fleet.play("rollout", **wanted)
     assert second.status != 0
-    assert "holds it since" in second.output
+    assert "holds the rollout lock since" in second.output
     output = first.communicate()[0]
     assert first.returncode == 0, output

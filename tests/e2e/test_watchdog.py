@@ -116,7 +116,7 @@ def test_hung_instance_is_restarted(host: Fleet, tmp_path: Path, freeze: str, he
     assert is_restarted(host, before)
     noted = healed(host)
     assert (noted["times"], noted["reason"]) == (1, reason)
-    assert f"Not well: {reason}." in host.shell(f"journalctl --boot --unit={WATCHDOG} --no-pager")
+    assert f"Unhealthy: {reason}." in host.shell(f"journalctl --boot --unit={WATCHDOG} --no-pager")
     row = status(host, tmp_path)
     assert row["verdict"] == "degraded"
     assert any("The watchdog killed serve-0 once" in told and reason in told for told in row["reasons"])

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Two prompts through TensorRT-LLM's Python API, without a server, in the engine's own image.
+"""Run two prompts through TensorRT-LLM's Python API without a server, in the image of the engine.
 
 ``llm_api.py MODEL OPTIONS``: the model's folder and the YAML file of engine options. The last line of the output is
 a JSON list of the answers. Prompts and sampling are those of the gpt-oss-20b tutorial.
@@ -26,6 +26,6 @@ def main() -> None:
     print(json.dumps([{"prompt": answer.prompt, "text": answer.outputs[0].text} for answer in answers]))
 
 
-# The engine's processes import this file again.
+# The engine's child processes import this file.
 if __name__ == "__main__":
     main()

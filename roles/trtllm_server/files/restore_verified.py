@@ -1,8 +1,7 @@
-"""Put the verified release back in the place of one on trial, and leave nothing of the trial.
+"""Restore the verified release and remove the temporary one. Can be repeated after a failure.
 
-Run by trtllm-trial.service: when a trial ends, when its timer has not been renewed, and at the boot after it began.
+trtllm-restore.service runs it at the end of a temporary release: by Ansible, by its timer or at the next boot.
   python3 restore_verified.py ROOT UNITS     (/etc/trtllm-fleet /etc/systemd/system)
-What of it was done already is not done again.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Files named as the releases that were written for a trial.
-WRITTEN = "trials"
-SERVICE, TIMER = "trtllm-trial.service", "trtllm-trial.timer"
+# Directory of empty files, each named as a temporary release.
+TEMPORARY = "temporary"
+SERVICE, TIMER = "trtllm-restore.service", "trtllm-restore.timer"
 
 
-def put_back(root: Path, units: Path) -> None:
-    """Have the host run the verified release and no other, as module host_release has it.
+def start_verified(root: Path, units: Path) -> None:
+    """Start the units of the verified release and stop those of all others, as module host_release does.
 
-    Raises OSError, and CalledProcessError for a systemctl that did not do it.
+    Raises OSError, and CalledProcessError if systemctl fails.
     """
     verified, releases = Path(os.readlink(root / "verified")), root / "releases"
     wanted = sorted(verified.glob("*.service"))
     if not wanted:
-        raise FileNotFoundError(f"{verified} has no unit to run")
+        raise FileNotFoundError(f"{verified} has no unit to start")
     links = {path.name: Path(os.readlink(path)) for path in units.glob("*.service") if path.is_symlink()}
     others = sorted(name for name, file in links.items() if file.parent.parent == releases and file.parent != verified)
     if others:
@@ -35,20 +34,20 @@ def put_back(root: Path, units: Path) -> None:
     systemctl("enable", "--quiet", *map(str, wanted))
     names = [path.name for path in wanted]
     if others:
-        # systemd may have given up what was tried, which has the same names. It knows nothing of what never ran.
+        # Units of the same name may have reached their start limit. systemctl fails for a unit that never ran.
         subprocess.run(["systemctl", "reset-failed", *others, *names], stderr=subprocess.DEVNULL, check=False)
     systemctl("start", "--no-block", *names)
 
 
-def forget(root: Path, units: Path) -> None:
-    """Remove the releases that were only tried, and what put the verified one back. Raises as ``put_back`` does."""
+def remove_temporary(root: Path, units: Path) -> None:
+    """Remove unverified temporary releases and the restore units. Raises as ``start_verified`` does."""
     history = root / "history.json"
-    proven = {entry["release"] for entry in json.loads(history.read_text())} if history.exists() else set()
-    proven.add(Path(os.readlink(root / "verified")).name)
-    for note in (root / WRITTEN).glob("*"):
-        if note.name not in proven:
-            shutil.rmtree(root / "releases" / note.name, ignore_errors=True)
-    shutil.rmtree(root / WRITTEN, ignore_errors=True)
+    verified = {entry["release"] for entry in json.loads(history.read_text())} if history.exists() else set()
+    verified.add(Path(os.readlink(root / "verified")).name)
+    for mark in (root / TEMPORARY).glob("*"):
+        if mark.name not in verified:
+            shutil.rmtree(root / "releases" / mark.name, ignore_errors=True)
+    shutil.rmtree(root / TEMPORARY, ignore_errors=True)
     systemctl("disable", "--quiet", SERVICE)
     systemctl("stop", TIMER)
     for name in (TIMER, SERVICE):
@@ -62,9 +61,9 @@ def systemctl(*argv: str) -> None:
 
 def main() -> None:
     root, units = map(Path, sys.argv[1:])
-    put_back(root, units)
+    start_verified(root, units)
     print("The verified release runs again.", flush=True)
-    forget(root, units)
+    remove_temporary(root, units)
 
 
 if __name__ == "__main__":

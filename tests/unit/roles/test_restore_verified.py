@@ -1,4 +1,4 @@
-"""The program that ends a trial: it is all that there is when nobody else does."""
+"""restore_verified: end a temporary release on the host alone."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from roles.trtllm_server.files import restore_verified
 from roles.trtllm_server.files.restore_verified import TIMER
 
 UNIT, OTHER = "trtllm-serve-0.service", "trtllm-serve-1.service"
-# systemctl as far as links go: what is disabled loses its link, what is enabled gets one. It writes down what it was
-# asked for, and fails for the verb in $FAILS.
+# A systemctl that adds and removes links. It logs its arguments to $LOG, and fails for the verb in $FAILS.
 SYSTEMCTL = """#!/bin/sh
 echo "$@" >> "$LOG"
 [ "$1" = "$FAILS" ] && exit 1
@@ -31,7 +30,7 @@ exit 0
 
 
 class Host:
-    """Releases aaa, which is verified, and bbb, which runs, below a folder."""
+    """A host with the verified release aaa, the running release bbb and the old release ccc."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.units, self.log = folder / "etc", folder / "units", folder / "log"
@@ -42,7 +41,7 @@ class Host:
                 (directory / unit).touch()
         (self.root / "verified").symlink_to(self.root / "releases/aaa")
         (self.root / "history.json").write_text(json.dumps([{"release": "ccc"}, {"release": "aaa"}]))
-        (self.root / "trials").mkdir()
+        (self.root / "temporary").mkdir()
         self.units.mkdir()
         (self.units / "ssh.service").symlink_to("/usr/lib/systemd/system/ssh.service")
         for name in (restore_verified.SERVICE, restore_verified.TIMER):
@@ -62,15 +61,15 @@ class Host:
         (self.units / unit).unlink(missing_ok=True)
         (self.units / unit).symlink_to(self.root / "releases" / release / unit)
 
-    def tried(self, *releases: str) -> None:
+    def mark_temporary(self, *releases: str) -> None:
         for release in releases:
-            (self.root / "trials" / release).touch()
+            (self.root / "temporary" / release).touch()
 
     def run(self) -> int:
         command = [sys.executable, restore_verified.__file__, str(self.root), str(self.units)]
         return subprocess.run(command, check=False).returncode
 
-    def asked(self) -> list[str]:
+    def calls(self) -> list[str]:
         return self.log.read_text().splitlines()
 
     def links(self) -> dict[str, str]:
@@ -85,38 +84,38 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(tmp_path, monkeypatch)
 
 
-def test_the_verified_release_runs_again_and_nothing_of_the_trial_is_left(host: Host) -> None:
-    host.tried("bbb")
+def test_the_verified_release_is_restored_and_the_temporary_one_removed(host: Host) -> None:
+    host.mark_temporary("bbb")
     assert host.run() == 0
     assert host.links() == {UNIT: "aaa"}
     assert host.releases() == ["aaa", "ccc"]
-    assert not (host.root / "trials").exists()
+    assert not (host.root / "temporary").exists()
     assert sorted(path.name for path in host.units.iterdir()) == ["ssh.service", UNIT]
-    asked = host.asked()
-    # The GPUs of one are those of the other, so it is stopped before.
+    calls = host.calls()
+    # Both releases need the same GPUs, so one stops before the other starts.
     order = [f"disable --now {UNIT} {OTHER}", f"start --no-block {UNIT}", f"stop {TIMER}", "daemon-reload"]
-    assert [line for line in asked if line in order] == order
+    assert [line for line in calls if line in order] == order
 
 
-def test_what_was_there_before_the_trial_stays(host: Host) -> None:
-    """A release that was tried may have been there, or have been proven since."""
-    host.tried("ccc", "aaa", "gone")
+def test_a_verified_release_marked_as_temporary_stays(host: Host) -> None:
+    """A temporary release may have been verified before or since."""
+    host.mark_temporary("ccc", "aaa", "gone")
     assert host.run() == 0
     assert host.releases() == ["aaa", "bbb", "ccc"]
 
 
-def test_what_runs_the_verified_release_is_not_stopped(host: Host) -> None:
+def test_units_of_the_verified_release_are_not_stopped(host: Host) -> None:
     (host.units / OTHER).unlink()
     host.link(UNIT, "aaa")
     assert host.run() == 0
-    assert not [line for line in host.asked() if line.startswith("disable --now")]
+    assert not [line for line in host.calls() if line.startswith("disable --now")]
     assert host.links() == {UNIT: "aaa"}
 
 
 @pytest.mark.parametrize("verb", ["disable", "enable", "start"])
-def test_what_failed_is_done_again(host: Host, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
-    """Its unit stays, for systemd and the next boot, until it has succeeded."""
-    host.tried("bbb")
+def test_a_failed_step_is_repeated(host: Host, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    """The restore unit stays for systemd and the next boot until the program succeeds."""
+    host.mark_temporary("bbb")
     monkeypatch.setenv("FAILS", verb)
     assert host.run() != 0
     assert (host.units / restore_verified.SERVICE).exists()
@@ -126,7 +125,7 @@ def test_what_failed_is_done_again(host: Host, monkeypatch: pytest.MonkeyPatch, 
     assert (host.links(), host.releases()) == ({UNIT: "aaa"}, ["aaa", "ccc"])
 
 
-def test_a_verified_release_without_units_takes_nothing_away(host: Host) -> None:
+def test_a_verified_release_without_units_changes_nothing(host: Host) -> None:
     (host.root / "releases/aaa" / UNIT).unlink()
     assert host.run() != 0
     assert host.links() == {UNIT: "bbb", OTHER: "bbb"}

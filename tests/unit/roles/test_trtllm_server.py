@@ -1,4 +1,4 @@
-"""What role trtllm_server writes, rendered by Ansible itself, and what it refuses."""
+"""trtllm_server: the rendered units, and recipes that it rejects."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def test_capabilities_are_added(limits: dict[str, Any]) -> None:
     assert values(unit.split(), "--cap-add") == (limits.get("cap_add") or [])
 
 
-def test_starts_that_hang_for_as_long_as_they_may_are_counted_as_well() -> None:
+def test_the_start_window_exceeds_the_longest_starts() -> None:
     (unit,) = deployed({**RECIPE, "limits": {"ipc": None, "shm_size": None, "ulimits": {}}})[1]
-    said = dict(line.split("=", 1) for line in whole_lines(unit) if "=" in line and line[0].isalpha())
-    watch = said["ExecStartPost"].split()
-    a_start = sum(float(seconds) for seconds in (*watch[-2:], said["RestartSec"]))
-    assert float(said["StartLimitIntervalSec"]) > int(said["StartLimitBurst"]) * a_start
+    settings = dict(line.split("=", 1) for line in whole_lines(unit) if "=" in line and line[0].isalpha())
+    watch = settings["ExecStartPost"].split()
+    a_start = sum(float(seconds) for seconds in (*watch[-2:], settings["RestartSec"]))
+    assert float(settings["StartLimitIntervalSec"]) > int(settings["StartLimitBurst"]) * a_start
 
 
 def whole_lines(unit: str) -> list[str]:
     return unit.replace("\\\n", "").splitlines()
 
 
-def test_the_watchdog_has_a_unit_of_its_own() -> None:
-    """A process that maps libssl in the engine's own unit would have needrestart restart the engine."""
+def test_the_watchdog_has_its_own_unit() -> None:
+    """needrestart restarts a unit if one of its processes maps an updated library."""
     (unit,) = deployed({**RECIPE, "limits": {"ipc": None, "shm_size": None, "ulimits": {}}})[1]
     (line,) = [line for line in whole_lines(unit) if "watchdog.py" in line]
     runner, program = line.split(" /usr/bin/python3 ")
@@ -55,7 +55,7 @@ def test_the_watchdog_has_a_unit_of_its_own() -> None:
 
 
 def ran(folder: Path, role: str, entry: str, name: str) -> tuple[int, str]:
-    """Exit status and output of a play on this machine that runs a role, and shows the preflight's problems."""
+    """Run a role in a play on this machine. Returns the exit status and the output, with the preflight's problems."""
     weights = {"path": "/nowhere", "vocabulary_dir": "/nowhere"}
     play = {
         "hosts": "localhost",
@@ -85,7 +85,7 @@ def ran(folder: Path, role: str, entry: str, name: str) -> tuple[int, str]:
     ("role", "entry", "stops"),
     [("trtllm_server", "main", True), ("trtllm_server", "pull", True), ("preflight", "recipe", False)],
 )
-def test_a_part_of_disaggregated_serving_is_refused(tmp_path: Path, role: str, entry: str, stops: bool) -> None:
+def test_a_worker_recipe_is_rejected(tmp_path: Path, role: str, entry: str, stops: bool) -> None:
     status, output = ran(tmp_path, role, entry, "dynamo_guide_decode")
     assert "serving_recipe_name: dynamo_guide_decode is the decode worker of disaggregated serving" in output
     assert "Check for the image" not in output
@@ -93,7 +93,7 @@ def test_a_part_of_disaggregated_serving_is_refused(tmp_path: Path, role: str, e
     assert "changed=0" in output
 
 
-def test_what_serves_by_itself_is_not_refused(tmp_path: Path) -> None:
+def test_a_recipe_without_a_worker_is_accepted(tmp_path: Path) -> None:
     status, output = ran(tmp_path, "preflight", "recipe", "blog9_low_latency")
     assert status == 0, output
     assert "__preflight_problems: []" in output

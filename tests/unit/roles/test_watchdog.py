@@ -1,4 +1,4 @@
-"""The watchdog of an instance: when it calls one unhealthy, and what it does then."""
+"""The watchdog: when an instance is unhealthy, and how it restarts one."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ import pytest
 
 from ansible_collections.trtllm.fleet.tests.unit.fake_openai import Answer, FakeOpenAI, chat, hang, reply, reset
 from roles.trtllm_server.files import watchdog
-from roles.trtllm_server.files.watchdog import Refused, Silent, Watch
+from roles.trtllm_server.files.watchdog import Unanswered, Unhealthy, Watch
 
 CHAT = "/v1/chat/completions"
 UNIT, CONTAINER, START = "trtllm-serve-0.service", "trtllm-serve-0", "0123abcd"
 
 
-# --- judging ----------------------------------------------------------------------------------------------------------
+# --- reasons ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("seen", "reason"),
     [
         pytest.param([None] * 5, "", id="it answers"),
-        pytest.param([Refused("no")] * 9, "", id="it loads and refuses"),
-        pytest.param([Silent("hm")] * 9, "", id="it loads and is silent"),
-        pytest.param([Refused("no")] * 11, "not ready within 100 s of its start, the last try: no", id="never ready"),
-        pytest.param([None, Silent("hm")], "hm", id="it hangs"),
-        pytest.param([Refused("no")] * 4 + [Silent("hm", ready=True)], "hm", id="it gets ready and hangs"),
-        pytest.param([Refused("no", ready=True)] * 3, "no, 3 times in a row", id="it gets ready and refuses"),
-        pytest.param([Refused("no"), None, Refused("no"), Refused("no")], "", id="refuses for a moment"),
-        pytest.param([None, *[Refused("no")] * 3], "no, 3 times in a row", id="it refuses"),
-        pytest.param([None, *[Refused("no"), Refused("no"), None] * 3], "", id="it refuses now and then"),
-        pytest.param([*[Refused("no")] * 5, *[None] * 20, Refused("no")], "", id="a start counts once"),
+        pytest.param([Unhealthy("no")] * 9, "", id="it loads and refuses"),
+        pytest.param([Unanswered("hm")] * 9, "", id="it loads and is silent"),
+        pytest.param([Unhealthy("no")] * 11, "not ready within 100 s of its start, the last try: no", id="never ready"),
+        pytest.param([None, Unanswered("hm")], "hm", id="it hangs"),
+        pytest.param([Unhealthy("no")] * 4 + [Unanswered("hm", ready=True)], "hm", id="it gets ready and hangs"),
+        pytest.param([Unhealthy("no", ready=True)] * 3, "no, 3 times in a row", id="it gets ready and refuses"),
+        pytest.param([Unhealthy("no"), None, Unhealthy("no"), Unhealthy("no")], "", id="refuses for a moment"),
+        pytest.param([None, *[Unhealthy("no")] * 3], "no, 3 times in a row", id="it refuses"),
+        pytest.param([None, *[Unhealthy("no"), Unhealthy("no"), None] * 3], "", id="it refuses now and then"),
+        pytest.param([*[Unhealthy("no")] * 5, *[None] * 20, Unhealthy("no")], "", id="a start counts once"),
     ],
 )
-def test_reasons(seen: list[Refused | None], reason: str) -> None:
+def test_reasons_for_a_restart(seen: list[Unhealthy | None], reason: str) -> None:
     judge = Watch(start_timeout=100, now=1000)
     reasons = [judge.reason(problem, 1000 + 10 * place) for place, problem in enumerate(seen)]
     assert (reasons[:-1], reasons[-1]) == ([""] * (len(seen) - 1), reason)
@@ -50,14 +50,14 @@ def test_reasons(seen: list[Refused | None], reason: str) -> None:
 
 
 class Scripted(watchdog.Gpus):
-    """Work as the test says, in turn; the last repeats."""
+    """GPUs that work as scripted; the last state repeats."""
 
     def __init__(self, *work: bool) -> None:
         self.script = list(work)
-        self.looks = 0
+        self.checks = 0
 
     def work(self) -> bool:
-        self.looks += 1
+        self.checks += 1
         return self.script.pop(0) if len(self.script) > 1 else self.script[0]
 
 
@@ -65,7 +65,7 @@ IDLE = Scripted(False)
 
 
 def one_slot(seconds: float) -> Answer:
-    """An engine whose only slot is taken for a while: a probe waits in line."""
+    """An engine with one slot, busy for some seconds, so that a probe waits."""
 
     def answer(handler: Any) -> None:
         time.sleep(seconds)
@@ -74,34 +74,34 @@ def one_slot(seconds: float) -> Answer:
     return answer
 
 
-def test_an_engine_that_is_busy_is_not_asked_for_a_completion() -> None:
+def test_a_busy_engine_gets_no_completion_request() -> None:
     with FakeOpenAI({"/health": [reply(200)], CHAT: [hang]}) as fake:
         for completes in (False, True):
-            assert watchdog.ask(fake.url, "a-model", Scripted(True), 1, completes) is completes
+            assert watchdog.probe(fake.url, "a-model", Scripted(True), 1, completes) is completes
     assert fake.paths() == ["/health"] * 2
 
 
-def test_a_probe_waits_for_as_long_as_the_engine_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A one-slot engine, healthy, busy for longer than the timeout with an answer that is not streamed."""
+def test_a_probe_waits_while_the_engine_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A healthy engine with one slot, busy for longer than the timeout with an answer that is not streamed."""
     monkeypatch.setattr(watchdog, "INTERVAL", 0.2)
     gpus = Scripted(False, True)
     with FakeOpenAI({"/health": [reply(200)], CHAT: [one_slot(3)]}) as fake:
-        assert watchdog.ask(fake.url, "a-model", gpus, 1, True)
-    assert gpus.looks > 5
+        assert watchdog.probe(fake.url, "a-model", gpus, 1, True)
+    assert gpus.checks > 5
 
 
-def test_a_probe_that_waits_for_nothing_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_of_an_idle_engine_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "INTERVAL", 0.2)
     began = time.monotonic()
-    with FakeOpenAI({"/health": [reply(200)], CHAT: [hang]}) as fake, pytest.raises(Silent) as silent:
-        watchdog.ask(fake.url, "a-model", Scripted(False, True, True, False), 1, True)
-    assert str(silent.value) == f"POST {CHAT} was not answered within 1 s"
+    with FakeOpenAI({"/health": [reply(200)], CHAT: [hang]}) as fake, pytest.raises(Unanswered) as unanswered:
+        watchdog.probe(fake.url, "a-model", Scripted(False, True, True, False), 1, True)
+    assert str(unanswered.value) == f"POST {CHAT} was not answered within 1 s"
     assert 1 < time.monotonic() - began < 3
 
 
 @pytest.fixture
 def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], watchdog.Gpus]:
-    """Puts a script in the place of nvidia-smi, which answers for GPUs 4 and 5 only."""
+    """Replace nvidia-smi by a script that answers for GPUs 4 and 5 only."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     def scripted(script: str) -> watchdog.Gpus:
@@ -126,10 +126,10 @@ def test_work_of_gpus(nvidia_smi: Callable[[str], watchdog.Gpus], script: str, w
     assert nvidia_smi(script).work() is works
 
 
-def test_a_driver_that_hangs_is_asked_once(
+def test_a_hanging_driver_is_queried_once(
     nvidia_smi: Callable[[str], watchdog.Gpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "PATIENCE", 0.5)
+    monkeypatch.setattr(watchdog, "COMMAND_TIMEOUT", 0.5)
     gpus = nvidia_smi(f"echo asked >> {tmp_path}/asked; exec sleep 5")
     with monkeypatch.context() as unkillable:
         unkillable.setattr("subprocess.Popen.kill", lambda process: None)
@@ -139,23 +139,23 @@ def test_a_driver_that_hangs_is_asked_once(
     assert not watchdog.Gpus("4,5").work()
 
 
-# --- asking -----------------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("completes", [False, True])
 def test_a_completion(completes: bool) -> None:
     with FakeOpenAI({"/health": [reply(200)], CHAT: [reply(200, chat("pong"))]}) as fake:
-        assert watchdog.ask(fake.url, "a-model", IDLE, 60, completes)
+        assert watchdog.probe(fake.url, "a-model", IDLE, 60, completes)
     assert fake.paths() == ["/health", CHAT]
     (body,) = fake.bodies(CHAT)
     assert (body["model"], body["max_tokens"]) == ("a-model", 1)
 
 
-def test_who_never_liked_the_request_works() -> None:
+def test_a_server_that_rejects_the_request_is_healthy() -> None:
     with FakeOpenAI({"/health": [reply(200)], CHAT: [reply(400, {"message": "no vocabulary"})]}) as fake:
-        assert not watchdog.ask(fake.url, "a-model", IDLE, 60, False)
-        with pytest.raises(Refused, match=rf"POST {CHAT}: HTTP 400"):
-            watchdog.ask(fake.url, "a-model", IDLE, 60, True)
+        assert not watchdog.probe(fake.url, "a-model", IDLE, 60, False)
+        with pytest.raises(Unhealthy, match=rf"POST {CHAT}: HTTP 400"):
+            watchdog.probe(fake.url, "a-model", IDLE, 60, True)
 
 
 @pytest.mark.parametrize(
@@ -166,36 +166,36 @@ def test_who_never_liked_the_request_works() -> None:
         (reply(200), reset, f"POST {CHAT}: ", True),
     ],
 )
-def test_what_is_refused(health: Answer, completion: Answer, words: str, ready: bool) -> None:
-    with FakeOpenAI({"/health": [health], CHAT: [completion]}) as fake, pytest.raises(Refused) as refused:
-        watchdog.ask(fake.url, "a-model", IDLE, 60, False)
-    assert str(refused.value).startswith(words)
-    assert (type(refused.value), refused.value.ready) == (Refused, ready)
+def test_failed_requests(health: Answer, completion: Answer, words: str, ready: bool) -> None:
+    with FakeOpenAI({"/health": [health], CHAT: [completion]}) as fake, pytest.raises(Unhealthy) as failed:
+        watchdog.probe(fake.url, "a-model", IDLE, 60, False)
+    assert str(failed.value).startswith(words)
+    assert (type(failed.value), failed.value.ready) == (Unhealthy, ready)
 
 
-def test_nobody_listens() -> None:
+def test_a_closed_port() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        with pytest.raises(Refused, match=r"GET /health: .*refused"):
-            watchdog.ask(f"http://127.0.0.1:{bound.getsockname()[1]}", "a-model", IDLE, 60, False)
+        with pytest.raises(Unhealthy, match=r"GET /health: .*refused"):
+            watchdog.probe(f"http://127.0.0.1:{bound.getsockname()[1]}", "a-model", IDLE, 60, False)
 
 
 @pytest.mark.parametrize(
     ("health", "completion", "words", "ready"),
     [(hang, reply(200), "GET /health", False), (reply(200), hang, f"POST {CHAT}", True)],
 )
-def test_what_hangs_is_silent(health: Answer, completion: Answer, words: str, ready: bool) -> None:
-    with FakeOpenAI({"/health": [health], CHAT: [completion]}) as fake, pytest.raises(Silent) as silent:
-        watchdog.ask(fake.url, "a-model", IDLE, 1, False)
-    assert (str(silent.value), silent.value.ready) == (f"{words} was not answered within 1 s", ready)
+def test_hanging_requests(health: Answer, completion: Answer, words: str, ready: bool) -> None:
+    with FakeOpenAI({"/health": [health], CHAT: [completion]}) as fake, pytest.raises(Unanswered) as unanswered:
+        watchdog.probe(fake.url, "a-model", IDLE, 1, False)
+    assert (str(unanswered.value), unanswered.value.ready) == (f"{words} was not answered within 1 s", ready)
 
 
-# --- healing ----------------------------------------------------------------------------------------------------------
+# --- restarts --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[str]]]:
-    """Puts scripts in the place of systemctl and docker; what was called is read again by calling without scripts."""
+    """Replace systemctl and docker by scripts. Returns a function that sets them and returns the calls so far."""
     log = tmp_path / "calls"
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
@@ -220,55 +220,55 @@ def test_a_container_is_killed_and_counted(
 ) -> None:
     calls(state("active"), "true")
     for reason in ("one", "two"):
-        assert watchdog.heal(UNIT, CONTAINER, reason, START, tmp_path / "healed")
-    noted = json.loads((tmp_path / "healed" / f"{UNIT}.json").read_text())
-    assert noted.pop("at").endswith("+00:00")
-    assert noted == {"times": 2, "reason": "two"}
+        assert watchdog.restart(UNIT, CONTAINER, reason, START, tmp_path / "healed")
+    record = json.loads((tmp_path / "healed" / f"{UNIT}.json").read_text())
+    assert record.pop("at").endswith("+00:00")
+    assert record == {"times": 2, "reason": "two"}
     assert [path.name for path in (tmp_path / "healed").iterdir()] == [f"{UNIT}.json"]
     shown = f"systemctl show --property=ActiveState --property=InvocationID -- {UNIT}"
     assert calls() == [shown, f"docker kill {CONTAINER}"] * 2
-    assert "Not well: one. The container is killed, and systemd restarts it." in capsys.readouterr().out
+    assert "Unhealthy: one. The container is killed, and systemd restarts it." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("now", ["deactivating", "activating"])
-def test_what_is_being_stopped_is_left_alone(
+def test_a_stopping_unit_is_not_restarted(
     calls: Callable[..., list[str]], tmp_path: Path, now: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls(state(now), "true")
-    assert not watchdog.heal(UNIT, CONTAINER, "refused", START, tmp_path / "healed")
+    assert not watchdog.restart(UNIT, CONTAINER, "refused", START, tmp_path / "healed")
     assert not [call for call in calls() if call.startswith("docker")]
     assert not (tmp_path / "healed").exists()
-    assert f"Left alone, as {UNIT} is {now}: refused." in capsys.readouterr().out
+    assert f"{UNIT} is {now}, so its container is not killed: refused." in capsys.readouterr().out
 
 
-def test_another_start_of_the_unit_is_left_alone(calls: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_another_start_of_the_unit_is_not_restarted(calls: Callable[..., list[str]], tmp_path: Path) -> None:
     calls(state("active"), "true")
     with pytest.raises(SystemExit, match="was started again"):
-        watchdog.heal(UNIT, CONTAINER, "refused", "before", tmp_path / "healed")
+        watchdog.restart(UNIT, CONTAINER, "refused", "before", tmp_path / "healed")
     assert not [call for call in calls() if call.startswith("docker")]
 
 
-def test_a_container_that_does_not_die_is_no_healing(
+def test_a_container_that_survives_is_not_counted(
     calls: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls(state("active"), "echo no exit event >&2; exit 1")
-    assert not watchdog.heal(UNIT, CONTAINER, "hm", START, tmp_path / "healed")
+    assert not watchdog.restart(UNIT, CONTAINER, "hm", START, tmp_path / "healed")
     assert not (tmp_path / "healed").exists()
     assert "The container could not be killed: no exit event" in capsys.readouterr().out
 
 
-def test_it_asks_until_it_has_healed(monkeypatch: pytest.MonkeyPatch) -> None:
-    healed: list[tuple[str, ...]] = []
+def test_it_probes_until_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    restarts: list[tuple[str, ...]] = []
 
-    def heal(*told: str) -> bool:
-        healed.append(told)
-        return len(healed) > 1
+    def restart(*arguments: str) -> bool:
+        restarts.append(arguments)
+        return len(restarts) > 1
 
-    monkeypatch.setattr(watchdog, "heal", heal)
+    monkeypatch.setattr(watchdog, "restart", restart)
     monkeypatch.setattr(watchdog, "invocation", lambda unit: ("active", START))
     monkeypatch.setattr(watchdog, "INTERVAL", 0)
     with FakeOpenAI({"/health": [reply(200)], CHAT: [reply(404), reply(200), reply(200), reply(404)]}) as fake:
         watchdog.main(UNIT, CONTAINER, fake.url, "a-model", "none", "60", "3600")
     reason = f"POST {CHAT}: HTTP 404, 3 times in a row"
-    assert healed == [(UNIT, CONTAINER, reason, START)] * 2
+    assert restarts == [(UNIT, CONTAINER, reason, START)] * 2
     assert len(fake.bodies(CHAT)) == 7, "a container that could not be killed is tried again"

@@ -1,4 +1,4 @@
-"""rollout_lock: who gets the lock, on a real file system with a clock of its own, and which process is whose."""
+"""rollout_lock: the lock file with a test clock, the module, and the identity of runs."""
 
 from __future__ import annotations
 
@@ -54,21 +54,22 @@ def lock(path: Path, clock: Clock) -> LockFile:
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_owner_is_refused_and_told_who_holds_it(lock: LockFile, clock: Clock) -> None:
+def test_a_second_owner_is_rejected_with_the_holder(lock: LockFile, clock: Clock) -> None:
     assert lock.read() is None
     assert lock.hold("one", "ann@laptop", 60)[0] is True
     clock.now += 59
-    with pytest.raises(Held) as refused:
+    with pytest.raises(Held) as rejected:
         lock.hold("two", "bob@laptop", 60)
-    assert str(refused.value) == (
-        "ann@laptop holds it since 2026-05-28 20:26:40 UTC, until 2026-05-28 20:27:40 UTC if it does not go on"
+    assert str(rejected.value) == (
+        "ann@laptop holds the rollout lock since 2026-05-28 20:26:40 UTC; without a renewal it expires at "
+        "2026-05-28 20:27:40 UTC. Wait until then, or set rollout_take_over to true if that run has ended"
     )
-    assert refused.value.lock == lock.read() == Lock("one", "ann@laptop", NOON, NOON + 60, BEGAN)
+    assert rejected.value.lock == lock.read() == Lock("one", "ann@laptop", NOON, NOON + 60, BEGAN)
     with pytest.raises(Held):
         lock.refuse("two")
 
 
-def test_one_that_ran_out_is_free(lock: LockFile, clock: Clock) -> None:
+def test_an_expired_lock_is_free(lock: LockFile, clock: Clock) -> None:
     lock.hold("one", "ann", 60)
     clock.now += 60
     lock.refuse("two")
@@ -78,7 +79,7 @@ def test_one_that_ran_out_is_free(lock: LockFile, clock: Clock) -> None:
         lock.hold("one", "ann", 60)
 
 
-def test_one_that_is_renewed_is_held_longer_and_began_when_it_did(lock: LockFile, clock: Clock) -> None:
+def test_a_renewal_keeps_the_start(lock: LockFile, clock: Clock) -> None:
     lock.hold("one", "ann", 60)
     clock.now += 50
     assert lock.hold("one", "ann", 60)[0] is False
@@ -88,7 +89,7 @@ def test_one_that_is_renewed_is_held_longer_and_began_when_it_did(lock: LockFile
         lock.refuse("two")
 
 
-def test_one_is_taken_in_the_place_of_a_certain_other(lock: LockFile, clock: Clock) -> None:
+def test_take_over_of_a_given_owner(lock: LockFile, clock: Clock) -> None:
     lock.hold("one", "ann", 60)
     with pytest.raises(Held, match="ann"):
         lock.hold("two", "bob", 60, instead_of="three")
@@ -98,7 +99,7 @@ def test_one_is_taken_in_the_place_of_a_certain_other(lock: LockFile, clock: Clo
     assert lock.read() == Lock("two", "bob", NOON + 10, NOON + 70, BEGAN)
 
 
-def test_only_the_owner_gives_it_back(lock: LockFile, path: Path) -> None:
+def test_only_the_owner_releases_the_lock(lock: LockFile, path: Path) -> None:
     assert lock.release("one") is False
     assert not path.parent.exists()
     lock.hold("one", "ann", 60)
@@ -109,7 +110,7 @@ def test_only_the_owner_gives_it_back(lock: LockFile, path: Path) -> None:
     assert lock.hold("two", "bob", 60)[0] is True
 
 
-def test_who_takes_over_goes_on_with_the_rollout(lock: LockFile, clock: Clock) -> None:
+def test_take_over_keeps_the_name_of_the_rollout(lock: LockFile, clock: Clock) -> None:
     assert lock.hold("one", "ann", 60) == (True, BEGAN)
     clock.now += 10
     assert lock.hold("two", "bob", 60, instead_of="one") == (True, BEGAN)
@@ -126,7 +127,7 @@ FULL = '{"owner": "one", "holder": "ann", "began": %s, "expires": %s, "rollout":
     ["", "{", "[]", "null", "{}", '{"owner": "one"}', '{"what": "else"}', "\x00"]
     + [FULL % values for values in (("0", "null"), ("null", "0"), ("0", "1e300"), ("0", '"later"'))],
 )
-def test_a_file_that_says_nothing_is_no_lock(lock: LockFile, path: Path, content: str) -> None:
+def test_an_invalid_file_is_not_a_lock(lock: LockFile, path: Path, content: str) -> None:
     path.parent.mkdir()
     path.write_text(content)
     assert lock.read() is None
@@ -135,11 +136,11 @@ def test_a_file_that_says_nothing_is_no_lock(lock: LockFile, path: Path, content
     assert lock.read() == Lock("two", "bob", NOON, NOON + 60, BEGAN)
 
 
-def test_of_two_that_come_at_the_same_time_one_gets_it(path: Path) -> None:
+def test_one_of_two_threads_gets_the_lock(path: Path) -> None:
     both = threading.Barrier(2)
 
     def slow() -> float:
-        with suppress(threading.BrokenBarrierError):  # one at a time comes here
+        with suppress(threading.BrokenBarrierError):  # only one thread at a time gets here
             both.wait(0.3)
         return NOON
 
@@ -153,7 +154,7 @@ def test_of_two_that_come_at_the_same_time_one_gets_it(path: Path) -> None:
         assert sorted(pool.map(hold, ["one", "two"])) == [False, True]
 
 
-def test_of_many_processes_one_gets_it(path: Path) -> None:
+def test_one_of_many_processes_gets_the_lock(path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from ansible_collections.trtllm.fleet.plugins.module_utils.rollout_lock import Held, LockFile\n"
@@ -181,7 +182,7 @@ def test_of_many_processes_one_gets_it(path: Path) -> None:
     lock = LockFile(path).read()
     assert lock is not None
     assert lock.owner == str(winner)
-    assert [word.startswith(f"process {winner} holds it") for word in words].count(True) == 3
+    assert [word.startswith(f"process {winner} holds the rollout lock") for word in words].count(True) == 3
 
 
 # --- the module -------------------------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ BOB = {"owner": "two", "holder": "bob"}
 
 @pytest.fixture
 def module(path: Path, capsys: pytest.CaptureFixture[str]) -> Module:
-    """Runs the module and gives what it printed."""
+    """Return a function that runs the module and returns its result."""
 
     def run(**options: Any) -> dict[str, Any]:
         with patch_module_args({"path": str(path), **options}), pytest.raises(SystemExit):
@@ -204,12 +205,12 @@ def module(path: Path, capsys: pytest.CaptureFixture[str]) -> Module:
     return run
 
 
-def test_module_holds_renews_refuses_and_releases(module: Module, path: Path) -> None:
+def test_module_holds_renews_rejects_and_releases(module: Module, path: Path) -> None:
     assert module(**ANN)["changed"] is True
     assert module(**ANN)["changed"] is False
-    refused = module(**BOB)
-    assert (refused["failed"], refused["owner"]) == (True, "one")
-    assert refused["msg"].startswith("ann holds it since ")
+    rejected = module(**BOB)
+    assert (rejected["failed"], rejected["owner"]) == (True, "one")
+    assert rejected["msg"].startswith("ann holds the rollout lock since ")
     assert module(**BOB, state="released")["changed"] is False
     assert module(**ANN, state="released")["changed"] is True
     assert not path.exists()
@@ -217,7 +218,7 @@ def test_module_holds_renews_refuses_and_releases(module: Module, path: Path) ->
     assert module(**BOB)["changed"] is True
 
 
-def test_module_holds_it_for_so_long(module: Module, path: Path) -> None:
+def test_module_holds_the_lock_for_seconds(module: Module, path: Path) -> None:
     module(**ANN, seconds=0.0)
     assert module(**BOB, seconds=500)["changed"] is True
     held = json.loads(path.read_text())
@@ -229,7 +230,7 @@ def test_module_holds_it_for_so_long(module: Module, path: Path) -> None:
     [({"take_over": True}, True), ({"instead_of": "one"}, True), ({"instead_of": "three"}, False), ({}, False)],
 )
 @pytest.mark.parametrize("check", [False, True])
-def test_module_takes_it_from_another(
+def test_module_takes_over_the_lock(
     module: Module, path: Path, options: dict[str, Any], taken: bool, check: bool
 ) -> None:
     module(**ANN)
@@ -238,11 +239,11 @@ def test_module_takes_it_from_another(
     assert json.loads(path.read_text())["owner"] == ("two" if taken and not check else "one")
 
 
-def test_module_takes_over_what_nobody_holds(module: Module) -> None:
+def test_module_takes_over_a_free_lock(module: Module) -> None:
     assert module(**BOB, take_over=True)["changed"] is True
 
 
-def test_module_takes_nothing_in_check_mode(module: Module, path: Path) -> None:
+def test_module_changes_nothing_in_check_mode(module: Module, path: Path) -> None:
     assert module(**ANN, _ansible_check_mode=True)["changed"] is False
     assert not path.parent.exists()
     module(**ANN)
@@ -252,7 +253,7 @@ def test_module_takes_nothing_in_check_mode(module: Module, path: Path) -> None:
     assert path.read_text() == before
 
 
-def test_module_says_what_the_file_system_says(module: Module, path: Path) -> None:
+def test_module_returns_errors_of_the_file_system(module: Module, path: Path) -> None:
     path.parent.write_text("not a directory")
     failed = module(**ANN)
     assert failed["failed"] is True
@@ -260,11 +261,11 @@ def test_module_says_what_the_file_system_says(module: Module, path: Path) -> No
     assert "owner" not in failed
 
 
-# --- which run of Ansible ---------------------------------------------------------------------------------------------
+# --- identity of a run ------------------------------------------------------------------------------------------------
 
 
 def finished() -> str:
-    """The owner that a process was, which is no more."""
+    """Return the identity of a process that has ended."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         found = action.owner(process.pid)
         assert not action.is_dead(found)
@@ -289,15 +290,15 @@ def test_a_process_that_ended_is_dead() -> None:
     assert action.is_dead(finished()) is True
 
 
-def test_another_process_of_the_same_number_is_not_the_owner() -> None:
+def test_another_process_with_the_same_pid_is_not_the_owner() -> None:
     assert action.is_dead(changed(action.owner(os.getpid()), STARTED, "1")) is True
 
 
-def test_nothing_outlives_a_boot() -> None:
+def test_a_process_of_an_earlier_boot_is_dead() -> None:
     assert action.is_dead(changed(action.owner(os.getpid()), BOOT, "another")) is True
 
 
-def test_of_another_machine_nothing_is_known() -> None:
+def test_a_process_of_another_machine_is_not_dead() -> None:
     assert action.is_dead(changed(finished(), MACHINE, "another")) is False
     assert action.is_dead(changed(changed(finished(), BOOT, "another"), MACHINE, "another")) is False
 
@@ -305,32 +306,35 @@ def test_of_another_machine_nothing_is_known() -> None:
 @pytest.mark.parametrize(
     "name", ["", "one", f"{action.machine()}", f"{action.machine()}:one", "::", ":::", "a:b:c:d:e"]
 )
-def test_of_what_is_no_owner_nothing_is_known(name: str) -> None:
+def test_an_invalid_owner_is_not_dead(name: str) -> None:
     assert action.is_dead(name) is False
 
 
-def test_a_name_with_spaces_and_brackets_is_no_obstacle(tmp_path: Path) -> None:
+def test_process_names_with_spaces_and_brackets(tmp_path: Path) -> None:
     program = tmp_path / "a) S 1 (b"
     program.symlink_to("/bin/cat")
     with subprocess.Popen([program], stdin=subprocess.PIPE) as process:
-        told = Path(f"/proc/{process.pid}/stat").read_text()
-        assert "(a) S 1 (b)" in told
-        assert action.started(process.pid) == told.replace("(a) S 1 (b)", "x").split()[21]
+        line = Path(f"/proc/{process.pid}/stat").read_text()
+        assert "(a) S 1 (b)" in line
+        assert action.started(process.pid) == line.replace("(a) S 1 (b)", "x").split()[21]
 
 
-def test_a_run_goes_past_the_dead_and_no_other(tmp_path: Path) -> None:
-    """With ansible-playbook: its process is the owner in all tasks, and is dead when it has ended."""
+def test_a_run_takes_over_the_lock_of_a_dead_run_only(tmp_path: Path) -> None:
+    """ansible-playbook is the owner in all its tasks, and is dead after its end."""
     for name, owner in {"dead": finished(), "alive": action.owner(os.getpid()), "far": "another:boot:1:1"}.items():
         LockFile(tmp_path / name).hold(owner, f"{name} one", 600)
     tasks: list[dict[str, Any]] = [
         {
             "trtllm.fleet.rollout_lock": {"path": str(tmp_path / name)},
-            "register": f"told_{number}",
+            "register": f"result_{number}",
             "ignore_errors": True,
         }
         for number, name in enumerate(["new", "new", "dead", "alive", "far"])
     ]
-    copied = {"content": "{{ [told_0, told_1, told_2, told_3, told_4] | to_json }}", "dest": str(tmp_path / "told")}
+    copied = {
+        "content": "{{ [result_0, result_1, result_2, result_3, result_4] | to_json }}",
+        "dest": str(tmp_path / "results"),
+    }
     playbook = tmp_path / "playbook.yml"
     play = {"hosts": "localhost", "gather_facts": False, "tasks": [*tasks, {"ansible.builtin.copy": copied}]}
     playbook.write_text(json.dumps([play]))
@@ -342,10 +346,10 @@ def test_a_run_goes_past_the_dead_and_no_other(tmp_path: Path) -> None:
     ]
     subprocess.run([program, *options, playbook], cwd=ROOT, capture_output=True, check=True)
 
-    *taken, alive, far = json.loads((tmp_path / "told").read_text())
+    *taken, alive, far = json.loads((tmp_path / "results").read_text())
     assert [one["changed"] for one in taken] == [True, False, True]
-    assert alive["msg"].startswith("alive one holds it since ")
-    assert far["msg"].startswith("far one holds it since ")
+    assert alive["msg"].startswith("alive one holds the rollout lock since ")
+    assert far["msg"].startswith("far one holds the rollout lock since ")
     held = LockFile(tmp_path / "new").read()
     assert held is not None
     assert action.is_dead(held.owner)

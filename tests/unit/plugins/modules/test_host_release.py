@@ -1,4 +1,4 @@
-"""host_release: what is written, linked, stopped and started, on a real file system with a scripted systemctl."""
+"""host_release: files, links and units of releases, on a real file system with a scripted systemctl."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
 
-from ansible_collections.trtllm.fleet.plugins.module_utils import host_release as module_utils_host_release
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import (
-    HostReleases,
-    Plan,
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import releases as host_releases
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.directory import (
     ReleaseError,
-    State,
-    name_release,
-    plan,
+    changed_files,
+    has_secrets,
+    release_name,
+)
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.units import (
+    UnitChanges,
+    UnitState,
+    unit_changes,
 )
 from ansible_collections.trtllm.fleet.plugins.modules import host_release, host_release_info
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
@@ -33,7 +37,7 @@ TWO = {**ONE, "engine.yaml": "tp: 4\n", "a-1.service": "run @release@/engine.yam
 
 
 class Docker:
-    """Images by each of their names, as the classic image store has them: the last tag takes the digest along."""
+    """Images by each of their names, as in the classic image store: the last tag is removed with its digest."""
 
     def __init__(self) -> None:
         self.images: dict[str, str] = {}
@@ -43,7 +47,7 @@ class Docker:
         self.images[image] = self.images[f"{image.rpartition(':')[0]}@{digest}"] = digest
 
     def load(self, image: str, image_id: str) -> None:
-        """Load a file: no digest of a registry. Its ID is a name, too; that of an image whose tag moved is the last."""
+        """Load an image from a file, without a digest. Its ID is a name, and the last one once its tag moved."""
         self.images[image] = self.images[image_id] = image_id
 
     def __call__(self, verb: str, name: str) -> CommandResult:
@@ -61,7 +65,7 @@ class Docker:
 
 
 class Systemctl:
-    """Units as systemd has them: running ones, and by the links in ``units`` the enabled ones."""
+    """A systemd with running units, and by the links in ``units`` enabled ones."""
 
     def __init__(self, units: Path) -> None:
         self.units = units
@@ -100,7 +104,7 @@ class Systemctl:
 
 
 class Host:
-    """A host's directories and its systemd."""
+    """Directories and systemd of a host."""
 
     def __init__(self, path: Path) -> None:
         self.root, self.units, self.noted = path / "fleet", path / "system", path / "images"
@@ -111,11 +115,11 @@ class Host:
         return HostReleases(self.root, self.units, check_mode, self.systemctl, self.noted)
 
     def run(self, files: dict[str, str], verify: bool = True) -> str:
-        """What a whole play does; the release's name."""
+        """Write, start and verify a release, as a play does. Returns its name."""
         name = self.releases().stage(files).name
         self.releases().start(name, restart=True)
         if verify:
-            self.releases().remember(name, 5)
+            self.releases().mark_verified(name, 5)
         return name
 
     def links(self) -> dict[str, str]:
@@ -125,7 +129,7 @@ class Host:
         return {unit for unit, state in self.systemctl.active.items() if state == "active"}
 
     def tree(self) -> dict[str, str]:
-        """Every file and link below both directories, with its content and time."""
+        """Return all files and links below both directories, with their times or targets."""
         return {
             str(path): os.readlink(path) if path.is_symlink() else f"{path.lstat().st_mtime_ns}"
             for top in (self.root, self.units)
@@ -141,14 +145,14 @@ def host(tmp_path: Path) -> Host:
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def test_plan_stops_all_that_changes_before_anything_starts() -> None:
+def test_changed_units_stop_before_the_first_start() -> None:
     states = {
-        "a-0": State("active", "enabled", "/old/a-0"),
-        "a-1": State("activating", "enabled", "/old/a-1"),
-        "a-2": State("failed", "enabled", "/old/a-2"),
+        "a-0": UnitState("active", "enabled", "/old/a-0"),
+        "a-1": UnitState("activating", "enabled", "/old/a-1"),
+        "a-2": UnitState("failed", "enabled", "/old/a-2"),
     }
-    todo = plan(states, {"a-0": "/new/a-0"}, restart=True)
-    assert todo == Plan(
+    todo = unit_changes(states, {"a-0": "/new/a-0"}, restart=True)
+    assert todo == UnitChanges(
         stop=("a-0", "a-1"), remove=("a-1", "a-2"), link=("a-0",), enable=("a-0",), start=("a-0",)
     )  # fmt: skip
 
@@ -156,42 +160,44 @@ def test_plan_stops_all_that_changes_before_anything_starts() -> None:
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        pytest.param(State("active", "enabled", "/new/a"), Plan(), id="as it should be"),
-        pytest.param(State("activating", "enabled", "/new/a", "start-post"), Plan(), id="starts"),
+        pytest.param(UnitState("active", "enabled", "/new/a"), UnitChanges(), id="as wanted"),
+        pytest.param(UnitState("activating", "enabled", "/new/a", "start-post"), UnitChanges(), id="starts"),
         pytest.param(
-            State("activating", "enabled", "/new/a", "auto-restart"),
-            Plan(stop=("a",), start=("a",)),
-            id="waits to be started again",
+            UnitState("activating", "enabled", "/new/a", "auto-restart"),
+            UnitChanges(stop=("a",), start=("a",)),
+            id="waits for a restart",
         ),
         pytest.param(
-            State("activating", "enabled", "/old/a", "auto-restart"),
-            Plan(stop=("a",), link=("a",), enable=("a",), start=("a",)),
-            id="waits to be started again as another's",
+            UnitState("activating", "enabled", "/old/a", "auto-restart"),
+            UnitChanges(stop=("a",), link=("a",), enable=("a",), start=("a",)),
+            id="waits for a restart of another release",
         ),
-        pytest.param(State("inactive", "enabled", "/new/a"), Plan(start=("a",)), id="stopped"),
-        pytest.param(State("failed", "enabled", "/new/a"), Plan(start=("a",)), id="failed"),
-        pytest.param(State("active", "linked", "/new/a"), Plan(enable=("a",)), id="disabled"),
+        pytest.param(UnitState("inactive", "enabled", "/new/a"), UnitChanges(start=("a",)), id="stopped"),
+        pytest.param(UnitState("failed", "enabled", "/new/a"), UnitChanges(start=("a",)), id="failed"),
+        pytest.param(UnitState("active", "linked", "/new/a"), UnitChanges(enable=("a",)), id="disabled"),
         pytest.param(
-            State("active", "enabled", "/old/a"),
-            Plan(stop=("a",), link=("a",), enable=("a",), start=("a",)),
-            id="another release's",
+            UnitState("active", "enabled", "/old/a"),
+            UnitChanges(stop=("a",), link=("a",), enable=("a",), start=("a",)),
+            id="of another release",
         ),
         pytest.param(
-            State("active", "enabled", None),
-            Plan(stop=("a",), link=("a",), enable=("a",), start=("a",)),
+            UnitState("active", "enabled", None),
+            UnitChanges(stop=("a",), link=("a",), enable=("a",), start=("a",)),
             id="a file instead of a link",
         ),
-        pytest.param(State("inactive", "", None), Plan(link=("a",), enable=("a",), start=("a",)), id="not there"),
+        pytest.param(
+            UnitState("inactive", "", None), UnitChanges(link=("a",), enable=("a",), start=("a",)), id="missing"
+        ),
     ],
 )
-def test_plan_does_what_is_not_so_yet(state: State, expected: Plan) -> None:
-    assert plan({"a": state}, {"a": "/new/a"}, restart=False) == expected
+def test_changes_from_a_state(state: UnitState, expected: UnitChanges) -> None:
+    assert unit_changes({"a": state}, {"a": "/new/a"}, restart=False) == expected
 
 
 # --- staged -----------------------------------------------------------------------------------------------------------
 
 
-def test_stage_writes_the_files_and_knows_them_again(host: Host) -> None:
+def test_stage_writes_the_files_once(host: Host) -> None:
     staged = host.releases().stage(ONE)
     directory = host.root / "releases" / staged.name
     assert (directory / "a-0.service").read_text() == f"run {directory}/engine.yaml\n"
@@ -202,7 +208,7 @@ def test_stage_writes_the_files_and_knows_them_again(host: Host) -> None:
     assert host.tree() == before
 
 
-def test_secrets_are_for_root_and_in_no_diff(host: Host) -> None:
+def test_secrets_are_readable_for_root_and_not_in_diffs(host: Host) -> None:
     staged = host.releases().stage(ONE, {"password": "open sesame"})
     path = host.releases().path(staged.name) / "password"
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("open sesame", 0o640)
@@ -213,7 +219,7 @@ def test_secrets_are_for_root_and_in_no_diff(host: Host) -> None:
     assert "password" in shown
     assert "sesame" not in shown
     assert "abracadabra" not in shown
-    host.releases().remember(staged.name, 5)
+    host.releases().mark_verified(staged.name, 5)
     (found,) = (
         f for f in host.releases(True).stage({**ONE, "password": "none"}).differences if "password" in f["after_header"]
     )
@@ -225,16 +231,16 @@ def test_secrets_are_for_root_and_in_no_diff(host: Host) -> None:
     ] == ["password"]
 
 
-def test_name_follows_from_what_runs() -> None:
-    assert name_release(ONE) == name_release({**ONE, "release.json": "{}"})
-    assert name_release(ONE) != name_release(TWO)
-    assert name_release(ONE) != name_release({**ONE, "environment": ""})
+def test_the_name_follows_from_the_files() -> None:
+    assert release_name(ONE) == release_name({**ONE, "release.json": "{}"})
+    assert release_name(ONE) != release_name(TWO)
+    assert release_name(ONE) != release_name({**ONE, "environment": ""})
 
 
 @pytest.mark.parametrize(
     ("file", "intact"), [("engine.yaml", False), ("a-0.service", False), ("release.json", True)]
 )  # fmt: skip
-def test_drift_is_shown_and_put_right(host: Host, file: str, intact: bool) -> None:
+def test_drift_is_shown_and_corrected(host: Host, file: str, intact: bool) -> None:
     name = host.run(ONE)
     path = host.root / "releases" / name / file
     good = path.read_text()
@@ -261,31 +267,31 @@ def test_foreign_files_modes_and_links_are_drift(host: Host) -> None:
     assert not host.releases().stage(ONE).differences
 
 
-def test_what_was_written_is_noted_as_sha256sum_has_it(host: Host) -> None:
+def test_checksums_are_in_the_format_of_sha256sum(host: Host) -> None:
     name = host.run(ONE)
     directory = host.releases().path(name)
     sums = directory / "SHA256SUMS"
     assert [line.split("  ")[1] for line in sums.read_text().splitlines()] == ["a-0.service", "engine.yaml"]
     subprocess.run(["sha256sum", "-c", "--strict", "--quiet", sums.name], cwd=directory, check=True)
-    assert host.releases().changed_files(name) == []
+    assert changed_files(host.releases().path(name)) == []
     (directory / "release.json").write_text("{}")
-    assert host.releases().changed_files(name) == [], "nothing that runs reads it"
+    assert changed_files(host.releases().path(name)) == [], "no unit reads it"
     (directory / "engine.yaml").write_text("edited\n")
     (directory / "a-0.service").unlink()
-    assert host.releases().changed_files(name) == ["a-0.service", "engine.yaml"]
+    assert changed_files(host.releases().path(name)) == ["a-0.service", "engine.yaml"]
     (directory / "a-0.service").symlink_to("/etc/hostname")
-    assert host.releases().changed_files(name) == ["a-0.service", "engine.yaml"]
+    assert changed_files(host.releases().path(name)) == ["a-0.service", "engine.yaml"]
     assert not host.releases().stage(ONE).intact
-    assert host.releases().changed_files(name) == []
+    assert changed_files(host.releases().path(name)) == []
 
 
-def test_a_release_from_before_there_were_sums_gets_them_when_written_next(host: Host) -> None:
+def test_a_release_without_checksums_gets_them_at_the_next_write(host: Host) -> None:
     name = host.run(ONE)
     sums = host.releases().path(name) / "SHA256SUMS"
     written = sums.read_text()
     sums.unlink()
     (sums.parent / "engine.yaml").write_text("edited\n")
-    assert host.releases().changed_files(name) == []
+    assert changed_files(host.releases().path(name)) == []
     (sums.parent / "engine.yaml").write_text(ONE["engine.yaml"])
     assert [found["after"] for found in host.releases(True).stage(ONE).differences] == [written]
     assert not sums.exists()
@@ -295,32 +301,32 @@ def test_a_release_from_before_there_were_sums_gets_them_when_written_next(host:
     assert host.releases().stage(ONE).differences == []
 
 
-def test_sums_that_were_edited_are_put_right(host: Host) -> None:
+def test_edited_checksums_are_corrected(host: Host) -> None:
     sums = host.releases().path(host.run(ONE)) / "SHA256SUMS"
     good = sums.read_text()
     sums.write_text("0  engine.yaml\nno sum\n")
-    assert host.releases().changed_files(sums.parent.name) == ["engine.yaml", "SHA256SUMS"]
+    assert changed_files(sums.parent) == ["engine.yaml", "SHA256SUMS"]
     (difference,) = host.releases().stage(ONE).differences
     assert (difference["before"], difference["after"]) == ("0  engine.yaml\nno sum\n", good)
 
 
-def test_sums_of_secrets_are_for_root_and_no_secret_themselves(host: Host) -> None:
+def test_checksums_of_secrets_are_readable_for_root_and_not_secrets(host: Host) -> None:
     name = host.releases().stage(ONE, {"token": "1234"}).name
     sums = host.releases().path(name) / "SHA256SUMS"
     assert sums.stat().st_mode & 0o777 == 0o640
     assert "  token\n" in sums.read_text()
-    assert host.releases().has_secrets(name, {"token": "1234"})
+    assert has_secrets(sums.parent, {"token": "1234"})
     assert host.releases().stage(ONE, {"token": "1234"}).differences == []
 
 
-def test_strangers_are_removed_and_are_no_drift(host: Host) -> None:
-    """An editor's files, those of a full disk, a unit and a directory of nobody's: nothing was started from them."""
+def test_other_files_are_removed_without_a_restart(host: Host) -> None:
+    """Files of an editor or a full disk, a unit and a directory: no unit uses them."""
     directory = host.releases().path(host.run(ONE))
-    for stranger in (".engine.yaml.swp", ".engine.yaml.new", "engine.yaml~", "a-9.service"):
-        (directory / stranger).write_text("stray")
+    for other in (".engine.yaml.swp", ".engine.yaml.new", "engine.yaml~", "a-9.service"):
+        (directory / other).write_text("stray")
     (directory / "old").mkdir()
-    dry = host.releases(check_mode=True)
-    assert (dry.stage(ONE).intact, dry.start(directory.name, False, ["a-0.service"]).changed) == (True, False)
+    check = host.releases(check_mode=True)
+    assert (check.stage(ONE).intact, check.start(directory.name, False, ["a-0.service"]).changed) == (True, False)
     staged = host.releases().stage(ONE)
     assert (staged.intact, len(staged.differences)) == (True, 5)
     assert sorted(path.name for path in directory.iterdir()) == sorted([*ONE, "SHA256SUMS"])
@@ -338,21 +344,21 @@ def test_differences_are_to_the_release_verified_last(host: Host) -> None:
 
 @pytest.mark.parametrize("file", ["../passwd", "a/b", "", ".", ".hidden"])
 def test_names_of_files_stay_in_the_directory(host: Host, file: str) -> None:
-    with pytest.raises(ReleaseError, match="is no name of a file"):
+    with pytest.raises(ReleaseError, match="is not a file name"):
         host.releases().stage({file: ""})
 
 
 @pytest.mark.parametrize("text", [5, None, True, {"tp": 8}])
-def test_files_are_texts(module: Module, host: Host, text: Any) -> None:
+def test_contents_are_strings(module: Module, host: Host, text: Any) -> None:
     failed = module(state="staged", files={"engine.yaml": text})
-    assert failed["msg"] == f"files: 'engine.yaml' is {text!r}; it must be a text, so put quotes around it"
+    assert failed["msg"] == f"files: the content of 'engine.yaml' is {text!r}; it must be a string. Put it in quotes"
     assert not host.root.exists()
 
 
 # --- started ----------------------------------------------------------------------------------------------------------
 
 
-def test_from_one_instance_to_two_and_back(host: Host) -> None:
+def test_from_one_instance_to_two_and_to_one_again(host: Host) -> None:
     one = host.run(ONE)
     assert host.links() == {"a-0.service": f"{host.root}/releases/{one}/a-0.service"}
     host.systemctl.calls.clear()
@@ -379,16 +385,16 @@ def test_from_one_instance_to_two_and_back(host: Host) -> None:
     assert [path.name for path in (host.units / "multi-user.target.wants").iterdir()] == ["a-0.service"]
 
 
-def test_nothing_to_do_does_nothing(host: Host) -> None:
+def test_a_running_release_is_not_changed(host: Host) -> None:
     name = host.run(TWO)
     before = host.tree()
     host.systemctl.calls.clear()
     assert not host.releases().start(name, restart=False).changed
-    assert host.releases().remember(name, 5) == (False, [])
+    assert host.releases().mark_verified(name, 5) == (False, [])
     assert (host.tree(), host.systemctl.calls) == (before, [])
 
 
-def test_units_that_a_switch_which_broke_off_left_are_removed(host: Host) -> None:
+def test_units_of_an_interrupted_switch_are_removed(host: Host) -> None:
     one = host.run(ONE)
     host.run(TWO, verify=False)
     assert host.releases().verified() == one
@@ -397,16 +403,16 @@ def test_units_that_a_switch_which_broke_off_left_are_removed(host: Host) -> Non
     assert set(host.links()) == {"a-0.service"}
 
 
-def test_other_units_are_left_alone(host: Host) -> None:
+def test_other_units_stay(host: Host) -> None:
     (host.units / "sshd.service").symlink_to("/usr/lib/systemd/system/ssh.service")
     (host.units / "mine.service").write_text("")
     host.run(TWO)
-    host.releases().withdraw()
+    host.releases().stop()
     assert {path.name for path in host.units.glob("*.service")} == {"sshd.service", "mine.service"}
     assert host.running() == set()
 
 
-def test_only_the_unit_that_drifted_is_started_afresh(host: Host) -> None:
+def test_only_the_changed_unit_restarts(host: Host) -> None:
     name = host.run(TWO)
     (host.units / "a-1.service").unlink()
     (host.units / "a-1.service").write_text("edited")
@@ -421,7 +427,7 @@ def test_only_the_unit_that_drifted_is_started_afresh(host: Host) -> None:
     ]
 
 
-def test_a_unit_that_systemd_gave_up_is_started_again(host: Host) -> None:
+def test_a_unit_at_its_start_limit_is_started_again(host: Host) -> None:
     name = host.run(TWO)
     host.systemctl.active["a-1.service"] = "failed"
     host.systemctl.calls.clear()
@@ -429,7 +435,7 @@ def test_a_unit_that_systemd_gave_up_is_started_again(host: Host) -> None:
     assert host.systemctl.calls == ["daemon-reload", "reset-failed a-1.service", "start a-1.service"]
 
 
-def test_dry_run_changes_nothing_and_says_all(host: Host) -> None:
+def test_check_mode_changes_nothing_and_returns_all_changes(host: Host) -> None:
     one = host.run(ONE)
     before = host.tree()
     host.systemctl.calls.clear()
@@ -445,29 +451,29 @@ def test_dry_run_changes_nothing_and_says_all(host: Host) -> None:
         "start a-1.service",
     ]
     assert releases.description(name) is None
-    assert releases.remember(name, 1) == (True, [])
-    assert releases.withdraw().remove == ("a-0.service",)
+    assert releases.mark_verified(name, 1) == (True, [])
+    assert releases.stop().remove == ("a-0.service",)
     assert (host.tree(), host.systemctl.calls) == (before, [])
     assert releases.verified() == one
 
 
-def test_dry_run_on_an_untouched_host(host: Host) -> None:
+def test_check_mode_on_an_untouched_host(host: Host) -> None:
     releases = host.releases(check_mode=True)
     name = releases.stage(ONE).name
     assert releases.start(name, restart=True, units=["a-0.service"]).start == ("a-0.service",)
-    assert releases.remember(name, 5) == (True, [])
+    assert releases.mark_verified(name, 5) == (True, [])
     assert not host.root.exists()
 
 
-def test_what_systemd_refuses_is_the_error(host: Host) -> None:
+def test_an_error_of_systemd_is_raised(host: Host) -> None:
     name = host.releases().stage(ONE).name
     host.systemctl.fails = "start"
     with pytest.raises(ReleaseError, match=r"systemctl start --no-block -- a-0.service: cannot start"):
         host.releases().start(name, restart=False)
 
 
-def test_a_release_that_is_not_there_is_not_started(host: Host) -> None:
-    with pytest.raises(ReleaseError, match="has no unit to run"):
+def test_a_missing_release_is_not_started(host: Host) -> None:
+    with pytest.raises(ReleaseError, match="has no unit to start"):
         host.releases().start("0123456789ab", restart=True)
 
 
@@ -479,26 +485,26 @@ def release(number: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(0, 2), (2, 2), (3, 3), (9, 5)])
-def test_the_releases_used_last_are_kept(host: Host, keep: int, kept: int) -> None:
+def test_the_last_used_releases_are_kept(host: Host, keep: int, kept: int) -> None:
     names = []
     for number in range(5):
         names.append(host.run(release(number)))
         os.utime(host.releases().path(names[-1]), (number, number))
-    # The oldest serves again, and counts as the newest then.
+    # A rollback to the oldest release makes it the newest.
     releases = host.releases()
     releases.start(names[0], restart=True)
-    assert releases.remember(names[0], keep) == (True, sorted(names[1 : 1 + 5 - kept]))
+    assert releases.mark_verified(names[0], keep) == (True, sorted(names[1 : 1 + 5 - kept]))
     there = {path.name for path in (host.root / "releases").iterdir()}
     assert there == {names[0], *names[1 + 5 - kept :]}
     assert releases.verified() == names[0]
 
 
-def test_what_was_verified_before_outlives_failures(host: Host) -> None:
+def test_the_verified_release_is_kept_after_failures(host: Host) -> None:
     good = host.run(release(0))
     os.utime(host.releases().path(good), (0, 0))
     for number in range(1, 9):
         host.run(release(number), verify=False)
-    removed = host.releases().remember(name_release(release(8)), 3)[1]
+    removed = host.releases().mark_verified(release_name(release(8)), 3)[1]
     assert host.releases().path(good).exists()
     assert len(removed) == 6
 
@@ -535,17 +541,17 @@ def test_an_image_that_no_kept_release_names_is_removed(host: Host) -> None:
     assert host.noted.read_text().split() == [f"{REPOSITORY}:1.2", f"{REPOSITORY}:1.3"]
 
 
-def test_the_image_of_a_release_that_never_served_goes_with_it(host: Host) -> None:
+def test_the_image_of_a_removed_unverified_release_is_removed(host: Host) -> None:
     pull(host, "1.0", "sha256:10")
     host.run(of_image("1.0", "sha256:10"), verify=False)
-    os.utime(host.releases().path(name_release(of_image("1.0", "sha256:10"))), (0, 0))
+    os.utime(host.releases().path(release_name(of_image("1.0", "sha256:10"))), (0, 0))
     for number in (1, 2):
         pull(host, f"1.{number}", f"sha256:{number}1")
         answer = verify(host, of_image(f"1.{number}", f"sha256:{number}1"))
     assert answer["images_removed"] == [f"{REPOSITORY}:1.0"]
 
 
-def test_of_a_tag_that_has_moved_only_the_digest_goes(host: Host) -> None:
+def test_only_the_digest_of_a_moved_tag_is_removed(host: Host) -> None:
     pull(host, "1.0", "sha256:10")
     verify(host, of_image("1.0", "sha256:10"))
     for number in (1, 2):
@@ -555,7 +561,7 @@ def test_of_a_tag_that_has_moved_only_the_digest_goes(host: Host) -> None:
     assert set(host.systemctl.docker.images.values()) == {"sha256:11", "sha256:12"}
 
 
-def test_a_loaded_image_whose_tag_has_moved_goes_by_its_id(host: Host) -> None:
+def test_a_loaded_image_whose_tag_moved_is_removed_by_its_id(host: Host) -> None:
     image = f"{REPOSITORY}:1.0"
     host.noted.write_text(f"{image}\n")
     for number in range(3):
@@ -588,7 +594,7 @@ def test_an_image_of_a_dynamo_component_stays(host: Host) -> None:
     assert answer["images_removed"] == []
 
 
-def test_a_rollback_to_a_release_without_weights_or_image_is_refused(host: Host, tmp_path: Path) -> None:
+def test_a_rollback_without_weights_or_image_is_rejected(host: Host, tmp_path: Path) -> None:
     weights = tmp_path / "models/m"
     weights.mkdir(parents=True)
     (weights / "config.json").write_text("{}")
@@ -596,17 +602,17 @@ def test_a_rollback_to_a_release_without_weights_or_image_is_refused(host: Host,
     pull(host, "1.0", "sha256:10")
     one = host.run({**ONE, "release.json": json.dumps(served)})
     host.run(TWO)
-    assert host.releases().target(one)["description"] == served
+    assert host.releases().rollback_target(one)["description"] == served
     (weights / "config.json").unlink()
     with pytest.raises(ReleaseError, match=rf"release {one} has no weights \({weights}\) on the host; .* rollout.yml"):
-        host.releases().target(one)
+        host.releases().rollback_target(one)
     host.systemctl.docker.images.clear()
     with pytest.raises(ReleaseError, match=rf"and no image \({REPOSITORY}@sha256:10\) on the host"):
-        host.releases().target(one)
+        host.releases().rollback_target(one)
 
 
 def test_weights_of_all_kept_releases_are_kept() -> None:
-    """The globs of role model_weights, which removes other revisions."""
+    """Role model_weights removes all revisions that no file of its globs names."""
     role = ROOT / "roles/model_weights/tasks/wait_for_download.yml"
     (verify,) = [task for task in yaml.safe_load(role.read_text()) if "trtllm.fleet.model_snapshot" in task]
     globs = verify["trtllm.fleet.model_snapshot"]["keep_named_in"]
@@ -614,7 +620,7 @@ def test_weights_of_all_kept_releases_are_kept() -> None:
         assert any(PurePath("/etc/trtllm-fleet", path).match(each) for each in globs)
 
 
-def test_a_verified_release_that_is_gone_is_none(host: Host) -> None:
+def test_a_removed_verified_release_is_ignored(host: Host) -> None:
     name = host.run(ONE)
     for path in host.releases().path(name).iterdir():
         path.unlink()
@@ -622,87 +628,87 @@ def test_a_verified_release_that_is_gone_is_none(host: Host) -> None:
     assert host.releases().verified() == ""
 
 
-# --- what there is to go back to --------------------------------------------------------------------------------------
+# --- current ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_verified_last_is_what_serves(host: Host) -> None:
-    assert host.releases().serving() == ""
+def test_the_verified_release_is_current(host: Host) -> None:
+    assert host.releases().current() == ""
     one = host.run(ONE)
     host.run(TWO, verify=False)
-    assert host.releases().serving() == one
+    assert host.releases().current() == one
 
 
-def test_where_nothing_was_verified_what_runs_is_what_serves(host: Host) -> None:
+def test_without_a_verified_release_the_linked_one_is_current(host: Host) -> None:
     name = host.run(TWO, verify=False)
-    assert host.releases().serving() == name
+    assert host.releases().current() == name
 
 
 @pytest.mark.parametrize("file", ["release.json", "a-1.service"])
-def test_what_runs_from_half_a_release_is_nothing_to_go_back_to(host: Host, file: str) -> None:
+def test_an_incomplete_release_is_not_current(host: Host, file: str) -> None:
     name = host.run(TWO, verify=False)
     (host.releases().path(name) / file).unlink()
-    assert host.releases().serving() == ""
+    assert host.releases().current() == ""
 
 
-def test_units_of_two_releases_are_nothing_to_go_back_to(host: Host) -> None:
+def test_without_a_verified_release_units_of_two_are_not_current(host: Host) -> None:
     one = host.run(ONE, verify=False)
     host.run(TWO, verify=False)
     (host.units / "a-0.service").unlink()
     (host.units / "a-0.service").symlink_to(host.releases().path(one) / "a-0.service")
-    assert host.releases().serving() == ""
+    assert host.releases().current() == ""
 
 
-# --- what runs --------------------------------------------------------------------------------------------------------
+# --- status -----------------------------------------------------------------------------------------------------------
 
 
 def unit(name: str, release: str, active: str = "active") -> dict[str, str]:
     return {"name": f"{name}.service", "release": release, "active": active}
 
 
-def test_survey_of_an_untouched_host(host: Host) -> None:
+def test_status_of_an_untouched_host(host: Host) -> None:
     host.systemctl.fails = "show"
     nothing: dict[str, Any] = {"verified": "", "previous": "", "description": None, "history": [], "units": []}
-    assert host.releases().survey(booted=True) == nothing
+    assert host.releases().status(booted=True) == nothing
     host.root.joinpath("releases").mkdir(parents=True)
     host.units.rmdir()
-    assert host.releases().survey(booted=True) == nothing
+    assert host.releases().status(booted=True) == nothing
 
 
-def test_survey_tells_each_unit(host: Host) -> None:
+def test_status_of_each_unit(host: Host) -> None:
     name = host.run(TWO)
     (host.units / "sshd.service").symlink_to("/usr/lib/systemd/system/ssh.service")
     host.systemctl.active["a-1.service"] = "failed"
     before = host.tree()
-    survey = host.releases().survey(booted=True)
-    assert (survey["verified"], survey["description"]) == (name, {"model": "m"})
-    assert survey["units"] == [unit("a-0", name), unit("a-1", name, "failed")]
+    status = host.releases().status(booted=True)
+    assert (status["verified"], status["description"]) == (name, {"model": "m"})
+    assert status["units"] == [unit("a-0", name), unit("a-1", name, "failed")]
     assert host.tree() == before
     (host.units / "a-0.service").unlink()
-    assert host.releases().survey(booted=True)["units"][0] == unit("a-0", "")
+    assert host.releases().status(booted=True)["units"][0] == unit("a-0", "")
 
 
-def test_survey_tells_a_switch_that_was_interrupted(host: Host) -> None:
+def test_status_of_an_interrupted_switch(host: Host) -> None:
     one = host.run(ONE)
     two = host.run(TWO, verify=False)
-    survey = host.releases().survey(booted=True)
-    assert (survey["verified"], survey["units"]) == (one, [unit("a-0", two), unit("a-1", two)])
+    status = host.releases().status(booted=True)
+    assert (status["verified"], status["units"]) == (one, [unit("a-0", two), unit("a-1", two)])
 
 
-def test_survey_without_systemd_has_nothing_active(host: Host) -> None:
+def test_status_without_systemd_has_no_active_unit(host: Host) -> None:
     name = host.run(ONE)
     host.systemctl.fails = "show"
-    assert host.releases().survey(booted=False)["units"] == [unit("a-0", name, "inactive")]
+    assert host.releases().status(booted=False)["units"] == [unit("a-0", name, "inactive")]
     with pytest.raises(ReleaseError, match="cannot show"):
-        host.releases().survey(booted=True)
+        host.releases().status(booted=True)
 
 
 @pytest.mark.parametrize("content", [None, "{", "[1]"])
-def test_survey_of_a_release_without_its_description(host: Host, content: str | None) -> None:
+def test_status_of_a_release_without_a_description(host: Host, content: str | None) -> None:
     path = host.releases().path(host.run(ONE)) / "release.json"
     path.unlink()
     if content:
         path.write_text(content)
-    assert host.releases().survey(booted=True)["description"] is None
+    assert host.releases().status(booted=True)["description"] is None
 
 
 # --- the modules ------------------------------------------------------------------------------------------------------
@@ -712,7 +718,7 @@ Module = Callable[..., "dict[str, Any]"]
 
 @pytest.fixture
 def module(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Module:
-    """Runs the module against ``host`` and gives what it printed."""
+    """Return a function that runs the module on ``host`` and returns its result."""
 
     def run(**options: Any) -> dict[str, Any]:
         monkeypatch.setattr(host_release, "UNITS", host.units)
@@ -726,7 +732,7 @@ def module(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     return run
 
 
-def test_one_unit_after_the_other(host: Host) -> None:
+def test_units_are_switched_one_by_one(host: Host) -> None:
     files = {**TWO, "a-0.service": "run this\n"}
     one = host.run({**TWO})
     two = host.releases().stage(files).name
@@ -742,14 +748,14 @@ def test_one_unit_after_the_other(host: Host) -> None:
         host.releases().start(two, restart=False, only=["b.service"])
 
 
-def test_module_tells_the_history_which_rollout_it_was(module: Module, host: Host) -> None:
+def test_the_history_names_the_rollout(module: Module, host: Host) -> None:
     name = module(state="staged", files=ONE)["name"]
     module(state="started", name=name, only=["a-0.service"])
     module(state="verified", name=name, rollout="2026-11-23T01:47:29Z")
     assert host.releases().history()[-1]["rollout"] == "2026-11-23T01:47:29Z"
 
 
-def test_whether_secrets_are_others_than_before(module: Module) -> None:
+def test_changed_secrets(module: Module) -> None:
     def changed(**given: Any) -> bool:
         return bool(module(state="staged", **given)["secrets_changed"])
 
@@ -767,7 +773,7 @@ def test_whether_secrets_are_others_than_before(module: Module) -> None:
     assert changed(files=TWO, secrets={"token": "a @release@"}, _ansible_check_mode=True) is False
 
 
-def test_module_through_a_switch(module: Module, host: Host) -> None:
+def test_a_switch(module: Module, host: Host) -> None:
     staged = module(state="staged", files=ONE)
     assert staged["changed"] is True
     assert (staged["previous"], staged["switching"], staged["restart"]) == ("", True, True)
@@ -790,7 +796,7 @@ def test_module_through_a_switch(module: Module, host: Host) -> None:
     assert module(state="stopped")["changed"] is False
 
 
-def test_module_restarts_what_was_edited_and_not_for_a_description(module: Module, host: Host) -> None:
+def test_an_edited_file_restarts_and_a_description_does_not(module: Module, host: Host) -> None:
     name = host.run(ONE)
     rewritten = module(state="staged", files={**ONE, "release.json": "{}"})
     assert (rewritten["name"], rewritten["changed"], rewritten["restart"]) == (name, True, False)
@@ -798,7 +804,7 @@ def test_module_restarts_what_was_edited_and_not_for_a_description(module: Modul
     assert module(state="staged", files=ONE)["restart"] is True
 
 
-def test_module_proves_what_runs_and_was_never_proven(module: Module, host: Host) -> None:
+def test_a_running_unverified_release_is_verified_without_a_restart(module: Module, host: Host) -> None:
     name = host.run(ONE, verify=False)
     staged = module(state="staged", files=ONE)
     assert (staged["previous"], staged["switching"], staged["restart"]) == ("", True, False)
@@ -812,14 +818,14 @@ def test_module_proves_what_runs_and_was_never_proven(module: Module, host: Host
     assert module(state="staged", files=ONE)["restart"] is True
 
 
-def test_module_takes_up_an_interrupted_switch_afresh(module: Module, host: Host) -> None:
+def test_an_interrupted_switch_is_repeated_with_a_restart(module: Module, host: Host) -> None:
     one = host.run(ONE)
     host.run(TWO, verify=False)
     staged = module(state="staged", files=TWO)
     assert (staged["previous"], staged["switching"], staged["restart"]) == (one, True, True)
 
 
-def test_info_module(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_host_release_info(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(host_release_info, "UNITS", host.units)
     monkeypatch.setattr(host_release_info, "BOOTED", host.root / "missing")
 
@@ -830,8 +836,8 @@ def test_info_module(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
     assert answer()["units"] == []
     name = host.run(ONE)
-    told = answer()
-    assert (told["changed"], told["verified"], told["units"]) == (False, name, [unit("a-0", name, "inactive")])
+    result = answer()
+    assert (result["changed"], result["verified"], result["units"]) == (False, name, [unit("a-0", name, "inactive")])
     for path in host.releases().path(name).iterdir():
         path.unlink()
     host.releases().path(name).rmdir()
@@ -845,7 +851,7 @@ def test_info_module(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 # --- history ----------------------------------------------------------------------------------------------------------
 
-TOLD = {
+SERVED = {
     "name": "gpt-oss-120b-h200x8-low_latency",
     "model": "openai/gpt-oss-120b",
     "weights": "/srv/models/openai/gpt-oss-120b/57476bb",
@@ -858,12 +864,12 @@ TOLD = {
 }
 
 
-def test_history_tells_what_was_proven_when(host: Host) -> None:
-    one = host.run({**ONE, "release.json": json.dumps(TOLD)})
+def test_history_of_verified_releases(host: Host) -> None:
+    one = host.run({**ONE, "release.json": json.dumps(SERVED)})
     two = host.run(TWO)
-    again = host.run({**ONE, "release.json": json.dumps(TOLD)})
+    again = host.run({**ONE, "release.json": json.dumps(SERVED)})
     assert again == one
-    history = host.releases().survey(booted=True)["history"]
+    history = host.releases().status(booted=True)["history"]
     assert [(entry["number"], entry["release"], entry["kept"]) for entry in history] == [
         (1, one, True),
         (2, two, True),
@@ -885,12 +891,12 @@ def test_history_tells_what_was_proven_when(host: Host) -> None:
     }
     age = datetime.now(UTC) - datetime.fromisoformat(history[0]["verified_at"])
     assert timedelta(0) <= age < timedelta(minutes=10)
-    # The same once more is no other release.
-    host.releases().remember(one, 5)
+    # A second verification of the same release adds no entry.
+    host.releases().mark_verified(one, 5)
     assert len(host.releases().history()) == 3
 
 
-def test_host_of_a_time_before_the_history_has_one_entry(host: Host) -> None:
+def test_without_a_history_file_the_verified_release_is_the_history(host: Host) -> None:
     one = host.run(ONE)
     (host.root / "history.json").unlink()
     assert [(entry["number"], entry["release"]) for entry in host.releases().history()] == [(1, one)]
@@ -898,35 +904,35 @@ def test_host_of_a_time_before_the_history_has_one_entry(host: Host) -> None:
     assert [(entry["number"], entry["release"]) for entry in host.releases().history()] == [(1, one), (2, two)]
 
 
-def test_history_keeps_its_newest(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module_utils_host_release, "HISTORY_LENGTH", 3)
+def test_history_keeps_its_newest_entries(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_releases, "HISTORY_LENGTH", 3)
     for files in (ONE, TWO, ONE, TWO, ONE):
         host.run(files)
     assert [entry["number"] for entry in host.releases().history()] == [3, 4, 5]
 
 
-def test_broken_history_is_named(host: Host) -> None:
+def test_an_invalid_history_is_an_error(host: Host) -> None:
     host.run(ONE)
     (host.root / "history.json").write_text('[{"number": 1}]')
     with pytest.raises(ReleaseError, match=r"history\.json"):
         host.releases().history()
 
 
-def test_target_is_a_proven_release_that_is_kept(host: Host) -> None:
-    with pytest.raises(ReleaseError, match="there is none"):
-        host.releases().target("a")
+def test_a_rollback_target_is_verified_and_kept(host: Host) -> None:
+    with pytest.raises(ReleaseError, match="available releases: none"):
+        host.releases().rollback_target("a")
     one, two = host.run(ONE), host.run(TWO)
-    assert host.releases().target(one) == {"name": one, "description": {"model": "m"}}
-    assert host.releases().target(two)["name"] == two
-    staged = host.releases().stage({**ONE, "engine.yaml": "never proven"}).name
-    with pytest.raises(ReleaseError, match=f"{staged} was not proven here"):
-        host.releases().target(staged)
+    assert host.releases().rollback_target(one) == {"name": one, "description": {"model": "m"}}
+    assert host.releases().rollback_target(two)["name"] == two
+    staged = host.releases().stage({**ONE, "engine.yaml": "not verified"}).name
+    with pytest.raises(ReleaseError, match=f"{staged} was not verified on this host"):
+        host.releases().rollback_target(staged)
     shutil.rmtree(host.releases().path(one))
-    with pytest.raises(ReleaseError, match=f"no longer kept; there is {two}"):
-        host.releases().target(one)
+    with pytest.raises(ReleaseError, match=f"was removed; available releases: {two}"):
+        host.releases().rollback_target(one)
 
 
-def test_module_says_what_went_wrong(module: Module, host: Host) -> None:
+def test_errors_of_the_file_system(module: Module, host: Host) -> None:
     host.root.write_text("not a directory")
     failed = module(state="staged", files=ONE)
     assert failed["failed"] is True
@@ -934,8 +940,8 @@ def test_module_says_what_went_wrong(module: Module, host: Host) -> None:
     assert "name" in module(state="started")["msg"]
 
 
-def test_no_template_has_what_differs_between_runs() -> None:
-    """A site may put a date, a user or a host into it, and a release is named after its files."""
+def test_no_template_uses_ansible_managed() -> None:
+    """It can contain a date, a user or a host, and the name of a release follows from its files."""
     templates = list((ROOT / "roles").glob("*/templates/*.j2"))
     assert templates
     assert [path.name for path in templates if "ansible_managed" in path.read_text()] == []

@@ -15,7 +15,7 @@ from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils import host_status as looks
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import HostReleases
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import HostStatus, connections_by_port
 from ansible_collections.trtllm.fleet.plugins.modules import host_status
 from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES
@@ -120,7 +120,7 @@ class Machine:
         files = {"engine.yaml": "tp: 1\n", UNIT: "run\n", "release.json": json.dumps(description)}
         releases = HostReleases(self.root, self.units, runner=lambda argv, timeout: CommandResult(0))
         name = releases.stage(files).name
-        releases.remember(name, 5)
+        releases.mark_verified(name, 5)
         (self.units / UNIT).symlink_to(releases.path(name) / UNIT)
         return name
 
