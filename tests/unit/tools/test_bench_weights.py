@@ -109,7 +109,7 @@ def test_median_run_counts() -> None:
 
 
 def test_docs_show_the_newest_result(tmp_path: Path) -> None:
-    newest = max((ROOT / "docs/benchmarks").glob("weights-*.json"))
+    newest = max((ROOT / "docs/test-results/benchmarks").glob("weights-*.json"))
     result = json.loads(newest.read_text())
     assert as_table(result) in (ROOT / "docs/test-results/benchmarks.md").read_text()
     draw(result, tmp_path / "weights.svg")
