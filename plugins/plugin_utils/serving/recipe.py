@@ -43,7 +43,7 @@ USE_CASES = ("low_latency", "max_throughput")
 WORKERS = ("prefill", "decode")
 LIMITS = ("ipc", "shm_size", "ulimits", "cap_add")
 # Of a request, what is a name.
-NAMES = ("model", "name", "use_case", "worker", "gpu_type", "trtllm_release")
+NAMES = ("model", "name", "use_case", "worker", "gpu_type", "trtllm_version")
 # The characters of github.com/distribution/reference.
 IMAGE = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
 # docker run reference: --ipc, --shm-size and --ulimit.
@@ -218,14 +218,14 @@ def _understood(request: Tree, problems: list[str]) -> dict[str, Any]:
     known = [f"serving_recipe_{name}" for name in (*request, "result")]
     for variable in request.get("variables", []):
         if variable not in known:
-            problems.append(f"{variable}: is no variable of the recipe.{did_you_mean(variable, known)}")
+            problems.append(f"{variable}: is not a variable of the recipe.{did_you_mean(variable, known)}")
     for name, value in request.items():
         if value is None or value == "":
             continue
         if name in NAMES and not isinstance(value, str):
             problems.append(f"serving_recipe_{name}: takes a name, not {value!r}.")
         elif name == "image" and not IMAGE.fullmatch(str(value)):
-            problems.append(f"serving_recipe_image: {value!r} is no reference of an image, as registry/name:tag.")
+            problems.append(f"serving_recipe_image: {value!r} is not an image reference; write registry/name:tag.")
         else:
             understood[name] = value
     return understood
@@ -289,7 +289,7 @@ def _unknown(variable: str, value: Any, what: str, known: Iterable[str]) -> str:
 def _document(request: Tree, tables: Tables, problems: list[str]) -> Tree | None:
     name = request.get("name")
     if name and name not in tables.documents:
-        problems.append(_unknown("serving_recipe_name", name, "is no configuration of the documents", tables.documents))
+        problems.append(_unknown("serving_recipe_name", name, "is not a published configuration", tables.documents))
     return tables.documents.get(name) if name else None
 
 
@@ -303,7 +303,7 @@ def _use_case(request: Tree, problems: list[str]) -> str | None:
     use_case = request.get("use_case")
     if use_case in USE_CASES:
         return str(use_case)
-    problems.append(_unknown("serving_recipe_use_case", use_case, "is no use case", USE_CASES))
+    problems.append(_unknown("serving_recipe_use_case", use_case, "is not a use case", USE_CASES))
     return None
 
 
@@ -312,11 +312,11 @@ def _worker(request: Tree, document: Tree | None, problems: list[str]) -> str | 
     worker = request.get("worker")
     written = document.get("worker") if document else worker
     if worker and worker not in WORKERS:
-        problems.append(_unknown("serving_recipe_worker", worker, "is no worker", WORKERS))
+        problems.append(_unknown("serving_recipe_worker", worker, "is not a kind of worker", WORKERS))
         return None
     if worker and worker != written:
         problems.append(
-            f"serving_recipe_name: {request['name']} is no {worker} worker; set it to a configuration that is one, "
+            f"serving_recipe_name: {request['name']} is not a {worker} worker. Set it to a {worker} configuration, "
             "or leave it unset for the best known recipe."
         )
     return written
@@ -334,7 +334,7 @@ def _unusable(request: Tree, slots: Sequence[GpuSlot]) -> list[str]:
 
 def _release(request: Tree, image: str, tables: Tables, problems: list[str]) -> tuple[str | None, list[str]]:
     """The release row that was named, or that the image's tag stands for, and warnings."""
-    named = request.get("trtllm_release")
+    named = request.get("trtllm_version")
     if named:
         if named in tables.releases:
             return str(named), []
@@ -389,7 +389,7 @@ def _operator_layers(request: Tree, problems: list[str]) -> list[Tree]:
             continue
         if part == "limits":
             unknown = [name for name in override if name not in LIMITS]
-            problems += [_unknown(variable, name, "is no limit", LIMITS) for name in unknown]
+            problems += [_unknown(variable, name, "is not a limit", LIMITS) for name in unknown]
             problems += _bad_limits(override)
         if part == "environment":
             override = _environment(override, problems)
@@ -426,7 +426,7 @@ def _bad_limits(limits: Tree) -> list[str]:
         ulimits = {}
     for name, value in ulimits.items():
         if name not in ULIMITS:
-            bad.append(_unknown(variable, name, "is no ulimit", ULIMITS))
+            bad.append(_unknown(variable, name, "is not a ulimit", ULIMITS))
         elif value is not None and (isinstance(value, bool) or not ULIMIT.fullmatch(str(value))):
             bad.append(f"{variable}: ulimit {name} is {value!r}; it takes a number, soft:hard, -1 for none, or null.")
     added = limits.get("cap_add") or []
@@ -440,7 +440,7 @@ def _environment(override: Tree, problems: list[str]) -> dict[str, str]:
     environment = {}
     for name, value in override.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
-            problems.append(f"serving_recipe_environment: {name!r} is no name of an environment variable.")
+            problems.append(f"serving_recipe_environment: {name!r} is not a name of an environment variable.")
         elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
             # YAML reads a bare `true` as a truth value; whether "true" or "1" is meant, only the operator knows.
             problems.append(f"serving_recipe_environment: {name} is {value!r}; put the string in quotes.")

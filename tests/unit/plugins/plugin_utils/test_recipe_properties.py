@@ -116,7 +116,7 @@ requests = st.fixed_dictionaries(
     },
     optional={
         "name": st.sampled_from([*TABLES.documents, "quick_start", None]) | values,
-        "trtllm_release": st.sampled_from([*TABLES.releases, "1.9", None]) | values,
+        "trtllm_version": st.sampled_from([*TABLES.releases, "1.9", None]) | values,
         "gpu_type": st.sampled_from([*(row["gpu_type"] for row in TABLES.hardware), "b20", None]) | values,
         "gpu_count": st.integers(-1, 9) | scalars,
         "gpus": st.lists(st.integers(-1, 9) | scalars, max_size=4) | scalars,

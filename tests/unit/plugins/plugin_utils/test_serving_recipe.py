@@ -246,7 +246,7 @@ def test_an_odd_number_of_gpus_is_told() -> None:
 
 
 def test_the_release_can_be_named_for_an_image_whose_tag_does_not_tell_it() -> None:
-    recipe = serving_recipe({**REQUEST, "image": "registry/server@sha256:00", "trtllm_release": "1.2"})
+    recipe = serving_recipe({**REQUEST, "image": "registry/server@sha256:00", "trtllm_version": "1.2"})
     assert (recipe["release"], recipe["warnings"]) == ("1.2", [])
 
 
@@ -337,7 +337,7 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"gpus": "0,x", "gpu_count": None}, "serving_recipe_gpus", ["takes a list", "['0', 'x']"]),
     ({"model": ["openai/gpt-oss-120b"]}, "serving_recipe_model", ["takes a name"]),
     ({"gpu_count": "²"}, "serving_recipe_gpu_count", ["is not a number of GPUs"]),
-    ({"image": "r/i:1.2.1 --privileged"}, "serving_recipe_image", ["no reference of an image"]),
+    ({"image": "r/i:1.2.1 --privileged"}, "serving_recipe_image", ["is not an image reference"]),
     ({"limits": {"ulimits": {"nofilee": 5}}}, "serving_recipe_limits", ["'nofilee'", "Did you mean 'nofile'?"]),
     ({"limits": {"ulimits": {"memlock": True}}}, "serving_recipe_limits", ["ulimit memlock is True"]),
     ({"gpus": [0, 1]}, "serving_recipe_gpus", ["names 2 GPUs", "serving_recipe_gpu_count is 8"]),
@@ -376,7 +376,7 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     (
         {"variables": ["serving_recipe_model", "serving_recipe_usecase"]},
         "serving_recipe_usecase",
-        ["is no variable of the recipe", "Did you mean 'serving_recipe_use_case'?"],
+        ["is not a variable of the recipe", "Did you mean 'serving_recipe_use_case'?"],
     ),
     ({"port": 70000}, "serving_recipe_port", ["70000", "1 to 65535"]),
     ({"environment": {"A": True}}, "serving_recipe_environment", ["A is True", "quotes"]),
@@ -386,7 +386,7 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"limits": {"ulimits": "memlock"}}, "serving_recipe_limits", ["ulimits takes a dict"]),
     ({"limits": {"cap_add": "SYS_PTRACE"}}, "serving_recipe_limits", ["cap_add takes a list"]),
     ({"environment": {"A": "x\ny"}}, "serving_recipe_environment", ["A is 'x\\ny'", "one line"]),
-    ({"trtllm_release": "1.9"}, "serving_recipe_trtllm_version", ["'1.9' is in no row", "gpt-oss-dev"]),
+    ({"trtllm_version": "1.9"}, "serving_recipe_trtllm_version", ["'1.9' is in no row", "gpt-oss-dev"]),
     ({"limits": {"shmsize": "1g"}}, "serving_recipe_limits", ["'shmsize'", "Did you mean 'shm_size'?"]),
     (
         {"engine_options": {"moe_config": {"backned": "TRTLLM"}}},
@@ -641,12 +641,12 @@ def test_several_workers_of_a_host_share_its_memory() -> None:
 
 def test_a_document_that_is_another_worker() -> None:
     assert problems(name="dynamo_guide_decode", worker="prefill", gpu_count=4) == [
-        "serving_recipe_name: dynamo_guide_decode is no prefill worker; set it to a configuration that is one, or "
+        "serving_recipe_name: dynamo_guide_decode is not a prefill worker. Set it to a prefill configuration, or "
         "leave it unset for the best known recipe."
     ]
 
 
 def test_no_such_worker() -> None:
     assert problems(worker="encode") == [
-        "serving_recipe_worker: 'encode' is no worker. Supported: prefill, decode. Did you mean 'decode'?"
+        "serving_recipe_worker: 'encode' is not a kind of worker. Supported: prefill, decode. Did you mean 'decode'?"
     ]
