@@ -33,7 +33,7 @@ def decode_workers(dynamo: Dynamo) -> int:
 def test_without_etcd_nobody_waits(dynamo: Dynamo) -> None:
     run = dynamo.play(dynamo_etcd_image="registry.origin.test/library/nats:2.11.4")
     assert run.status != 0
-    assert f"etcd or NATS failed on {CONTROL}, and nothing starts without them" in said(run)
+    assert f"etcd or NATS failed on {CONTROL}; no component starts without them" in said(run)
 
 
 def test_and_the_next_run_puts_it_right(dynamo: Dynamo) -> None:
