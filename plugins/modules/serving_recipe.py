@@ -36,8 +36,7 @@ options:
     type: dict
 seealso:
   - module: trtllm.fleet.gpu_info
-  - plugin: trtllm.fleet.serving_plan
-    plugin_type: filter
+  - module: trtllm.fleet.serving_plan
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 """
