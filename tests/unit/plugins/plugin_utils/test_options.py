@@ -261,19 +261,19 @@ def test_every_other_image_counts_releases_of_tensorrt_llm(tag: str) -> None:
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        ("r/tensorrtllm-runtime:my-tag", r"must tell the Dynamo release; .* serving_recipe_trtllm_version .*1\.0\.0, "),
-        ("r/tensorrtllm-runtime@sha256:00", "must tell the Dynamo release"),
-        ("r/tensorrtllm-runtime:0.9.1", r"Dynamo 0\.9\.1 is older than every known release\. Known tags: 1\.0\.0"),
-        ("nvcr.io/nvidia/tensorrt-llm/release:latest", "must tell the TensorRT-LLM release"),
+        ("r/tensorrtllm-runtime:my-tag", r"has no Dynamo version\. Set serving_recipe_trtllm_version .*1\.0\.0, "),
+        ("r/tensorrtllm-runtime@sha256:00", "has no Dynamo version"),
+        ("r/tensorrtllm-runtime:0.9.1", r"Dynamo 0\.9\.1 is older than every known version\. Known tags: 1\.0\.0"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:latest", "has no TensorRT-LLM version"),
         ("nvcr.io/nvidia/tensorrt-llm/release:gpt-oss-devel", "Did you mean 'gpt-oss-dev'"),
-        ("nvcr.io/nvidia/tensorrt-llm/release", "must tell the TensorRT-LLM release"),
-        ("registry:5000/release", "must tell the TensorRT-LLM release"),
-        ("nvcr.io/nvidia/tensorrt-llm/release:0.21.0", "older than every known release"),
-        # Other numberings: a month, a date, CUDA's, and one that nobody knows yet.
+        ("nvcr.io/nvidia/tensorrt-llm/release", "has no TensorRT-LLM version"),
+        ("registry:5000/release", "has no TensorRT-LLM version"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:0.21.0", "older than every known version"),
+        # Other numberings: a month, a date, CUDA's, and an unknown one.
         *(
             (
                 f"nvcr.io/nvidia/tritonserver:{tag}",
-                r"must tell .* set serving_recipe_trtllm_version .*, 1\.4\. Known tags: .*1\.2\.1",
+                r"has no TensorRT-LLM version.* Set serving_recipe_trtllm_version .*, 1\.4\. Known tags: .*1\.2\.1",
             )
             for tag in ("25.12", "25.12-trtllm-python-py3", "2026.11.1", "12.1-trt", "9.9")
         ),
@@ -322,17 +322,17 @@ def test_did_you_mean(name: Any, known: list[str], nearest: str | None) -> None:
 @pytest.mark.parametrize(
     ("release", "path", "sentence"),
     [
-        ("1.2", "enable_mixed_sampler", "is not an option of this release; TensorRT-LLM 1.0 had it (gone since 1.1)."),
+        ("1.2", "enable_mixed_sampler", "is not an option of this release; TensorRT-LLM 1.0 had it (removed in 1.1)."),
         (
             "1.4",
             "kv_cache_config.onboard_blocks",
-            "is not an option of this release; TensorRT-LLM 1.2 had it (gone since 1.3).",
+            "is not an option of this release; TensorRT-LLM 1.2 had it (removed in 1.3).",
         ),
-        ("1.2", "model_kwargs", "is not an option of this release; it comes with TensorRT-LLM 1.3."),
+        ("1.2", "model_kwargs", "is not an option of this release; TensorRT-LLM 1.3 adds it."),
         (
             "1.0",
             "kv_cache_config.use_kv_cache_manager_v2",
-            "is not an option of this release; it comes with TensorRT-LLM 1.3.",
+            "is not an option of this release; TensorRT-LLM 1.3 adds it.",
         ),
         ("1.2", "max_batch_sise", "is not an option. Did you mean 'max_batch_size'?"),
     ],
@@ -368,9 +368,9 @@ def test_within_bounds(options: dict[str, Any]) -> None:
         ({"share": 1.5}, "takes float from 0 to 1, not 1.5."),
         ({"share": math.nan}, "takes float from 0 to 1, not nan."),
         ({"free": math.nan}, "takes float, not nan."),
-        ({"sizes": [64, 0]}, "takes list of int from 1, or null; 0 is none."),
-        ({"sizes": [-1, "2"]}, "takes list of int from 1, or null; -1 is none."),
-        ({"sizes": ["2"]}, "takes list of int from 1, or null; '2' (str) is none."),
+        ({"sizes": [64, 0]}, "takes list of int from 1, or null; 0 is not allowed."),
+        ({"sizes": [-1, "2"]}, "takes list of int from 1, or null; -1 is not allowed."),
+        ({"sizes": ["2"]}, "takes list of int from 1, or null; '2' (str) is not allowed."),
     ],
 )
 def test_out_of_bounds(options: dict[str, Any], sentence: str) -> None:

@@ -204,7 +204,7 @@ def test_instances_keep_to_numa_nodes() -> None:
 
 
 def mixed(*products: str) -> dict[str, Any]:
-    """A host whose GPUs are not all of one kind."""
+    """A host with GPUs of several types."""
     gpus = [{"index": index, "product_name": product, "numa_node": 0} for index, product in enumerate(products)]
     return {"gpu_type": None, "gpu_count": None, "detected": {"count": len(gpus), "gpus": gpus}}
 
@@ -213,7 +213,7 @@ def mixed(*products: str) -> dict[str, Any]:
 def test_a_type_that_was_set_is_what_all_gpus_must_be(products: list[str]) -> None:
     host = {**mixed(*products), "gpu_type": "b200"}
     (problem,) = problems(**host)
-    assert problem.startswith("serving_recipe_gpu_type: b200 was set, the host has ")
+    assert problem.startswith("serving_recipe_gpu_type: is b200; the host has ")
 
 
 def test_editions_of_one_row_are_one_kind() -> None:
@@ -228,7 +228,7 @@ def test_a_plan_tells_of_gpus_that_will_not_serve() -> None:
     host["detected"]["missing"] = ["0000:3a:00.0"]
     assert serving_recipe({**REQUEST, **host})["warnings"] == [
         "serving_recipe_gpus: in MIG mode: 0000:1b:00.0.",
-        "serving_recipe_gpus: on the bus, and not working: 0000:3a:00.0.",
+        "serving_recipe_gpus: on the PCI bus but not working: 0000:3a:00.0.",
     ]
 
 
@@ -269,7 +269,7 @@ def test_every_value_has_a_source(model: str, use_case: str, release: str) -> No
         {**recipe["engine_options"], "environment": recipe["environment"], "limits": recipe["limits"]},
     )
     told = {entry["option"]: entry["value"] for entry in recipe["provenance"]}
-    # Limits that nobody sets are Docker's.
+    # Limits that are not set have Docker's default.
     assert told == {".".join(path): value for path, value in values if ".".join(path) in told or value}
     assert all(entry["source"] for entry in recipe["provenance"])
 
@@ -323,7 +323,7 @@ def test_what_is_not_set_is_detected(changes: dict[str, Any], gpu_type: str, cou
 
 NOTHING_SET = {"gpu_type": None, "gpu_count": None}
 REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
-    # what is asked for, the variable to change, what the message says
+    # request, variable to change, words of the message
     ({"model": "gpt-oss-120b"}, "serving_recipe_model", ["openai/gpt-oss-20b", "Did you mean 'openai/gpt-oss-120b'?"]),
     ({"use_case": "low-latency"}, "serving_recipe_use_case", ["max_throughput", "Did you mean 'low_latency'?"]),
     ({"gpu_type": "b20"}, "serving_recipe_gpu_type", ["Supported: b200, gb200", "Did you mean 'b200'?"]),
@@ -331,16 +331,20 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"gpu_type": "rtx_5090", "gpu_count": 1}, "serving_recipe_model", ["on rtx_5090", "61 GiB"]),
     ({"gpu_count": 0}, "serving_recipe_gpu_count", ["0 is not a number of GPUs"]),
     ({"gpu_count": "many"}, "serving_recipe_gpu_count", ["'many'"]),
-    ({"gpus_per_instance": 3}, "serving_recipe_gpus_per_instance", ["instances of 3 GPUs", "Supported: 1, 2, 4, 8"]),
+    (
+        {"gpus_per_instance": 3},
+        "serving_recipe_gpus_per_instance",
+        ["3 has no recipe on b200", "Supported: 1, 2, 4, 8"],
+    ),
     ({"gpus_per_instance": 8, "gpu_count": 4}, "serving_recipe_gpus_per_instance", ["4 GPUs are not a multiple of 8"]),
     ({"gpus": [0, 0], "gpu_count": None}, "serving_recipe_gpus", ["twice"]),
-    ({"gpus": "0,x", "gpu_count": None}, "serving_recipe_gpus", ["takes a list", "['0', 'x']"]),
+    ({"gpus": "0,x", "gpu_count": None}, "serving_recipe_gpus", ["is not a list", "['0', 'x']"]),
     ({"model": ["openai/gpt-oss-120b"]}, "serving_recipe_model", ["takes a name"]),
     ({"gpu_count": "²"}, "serving_recipe_gpu_count", ["is not a number of GPUs"]),
     ({"image": "r/i:1.2.1 --privileged"}, "serving_recipe_image", ["is not an image reference"]),
     ({"limits": {"ulimits": {"nofilee": 5}}}, "serving_recipe_limits", ["'nofilee'", "Did you mean 'nofile'?"]),
     ({"limits": {"ulimits": {"memlock": True}}}, "serving_recipe_limits", ["ulimit memlock is True"]),
-    ({"gpus": [0, 1]}, "serving_recipe_gpus", ["names 2 GPUs", "serving_recipe_gpu_count is 8"]),
+    ({"gpus": [0, 1]}, "serving_recipe_gpus", ["has 2 GPUs", "serving_recipe_gpu_count is 8"]),
     ({**mixed("NVIDIA H200"), "gpus": [1]}, "serving_recipe_gpus", ["has no GPU 1; it has 0"]),
     ({"gpu_type": None, "detected": {"count": 0}}, "serving_recipe_gpu_type", ["no NVIDIA GPU was found"]),
     ({"gpu_count": None, "detected": {"count": 0}}, "serving_recipe_gpu_count", ["no NVIDIA GPU was found"]),
@@ -348,9 +352,13 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     (
         {"detected": {**detected("NVIDIA B200", 7, "0x2901"), "missing": ["0000:1b:00.0"]}},
         "serving_recipe_gpu_count",
-        ["the host has 7 that work, and 0000:1b:00.0 that does not"],
+        ["the host has 7 GPUs that work, and 0000:1b:00.0 that does not"],
     ),
-    ({"detected": detected("NVIDIA H200", 8, "0x2335")}, "serving_recipe_gpu_type", ["b200 was set", "NVIDIA H200"]),
+    (
+        {"detected": detected("NVIDIA H200", 8, "0x2335")},
+        "serving_recipe_gpu_type",
+        ["is b200; the host has", "NVIDIA H200"],
+    ),
     ({**mixed("NVIDIA L40S")}, "serving_recipe_gpu_type", ["l40s cannot serve gpt-oss", "MXFP4"]),
     ({**mixed("NVIDIA T4")}, "serving_recipe_gpu_type", ["NVIDIA T4", "have no recipe", "Supported: b200, gb200"]),
     (
@@ -361,7 +369,7 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     (
         mixed("NVIDIA H200", "NVIDIA H200", "NVIDIA L40S"),
         "serving_recipe_gpu_type",
-        ["not all of one kind (0, 1: NVIDIA H200; 2: NVIDIA L40S)", "Set serving_recipe_gpus"],
+        ["GPUs of several types (0, 1: NVIDIA H200; 2: NVIDIA L40S)", "Set serving_recipe_gpus"],
     ),
     ({"name": "quick_start"}, "serving_recipe_name", ["Did you mean 'quick_start_low_latency'?"]),
     ({"name": "h100_template"}, "serving_recipe_name", ["h100_template has no recipe for b200", "h100"]),
@@ -370,9 +378,9 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
         "serving_recipe_image",
         ["does not run gpt-oss on rtx_pro_6000 (sm120)"],
     ),
-    ({"image": "r/i:0.21.0"}, "serving_recipe_image", ["older than every known release", "1.2.1"]),
-    ({"image": "r/i:latest"}, "serving_recipe_image", ["must tell the TensorRT-LLM release", "1.2.1"]),
-    ({"image": "r:5000/i@sha256:ab"}, "serving_recipe_image", ["must tell the TensorRT-LLM release"]),
+    ({"image": "r/i:0.21.0"}, "serving_recipe_image", ["older than every known version", "1.2.1"]),
+    ({"image": "r/i:latest"}, "serving_recipe_image", ["has no TensorRT-LLM version", "1.2.1"]),
+    ({"image": "r:5000/i@sha256:ab"}, "serving_recipe_image", ["has no TensorRT-LLM version"]),
     (
         {"variables": ["serving_recipe_model", "serving_recipe_usecase"]},
         "serving_recipe_usecase",
@@ -386,7 +394,7 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"limits": {"ulimits": "memlock"}}, "serving_recipe_limits", ["ulimits takes a dict"]),
     ({"limits": {"cap_add": "SYS_PTRACE"}}, "serving_recipe_limits", ["cap_add takes a list"]),
     ({"environment": {"A": "x\ny"}}, "serving_recipe_environment", ["A is 'x\\ny'", "one line"]),
-    ({"trtllm_version": "1.9"}, "serving_recipe_trtllm_version", ["'1.9' is in no row", "gpt-oss-dev"]),
+    ({"trtllm_version": "1.9"}, "serving_recipe_trtllm_version", ["'1.9' is not in the release table", "gpt-oss-dev"]),
     ({"limits": {"shmsize": "1g"}}, "serving_recipe_limits", ["'shmsize'", "Did you mean 'shm_size'?"]),
     (
         {"engine_options": {"moe_config": {"backned": "TRTLLM"}}},
@@ -438,7 +446,7 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     (
         {"gpu_type": "h200", "engine_options": {"moe_config": {"backend": "TRTLLM"}}},
         "serving_recipe_engine_options",
-        ["'TRTLLM' on h200 (sm90)", "which takes TRITON"],
+        ["'TRTLLM'; h200 (sm90) takes TRITON"],
     ),
     ({"engine_options": {"tensor_parallel_size": 4}}, "serving_recipe_engine_options", ["tensor_parallel_size", "8"]),
     ({"engine_options": {"max_seq_len": 200000}}, "serving_recipe_engine_options", ["max_seq_len", "131072"]),
@@ -591,7 +599,7 @@ def test_good_options(options: dict[str, Any]) -> None:
         ({"count": 9}, ("count",), "takes int from 1 to 8, not 9."),
         ({"count": 1.5}, ("count",), "takes int from 1 to 8, not 1.5 (float)."),
         ({"share": False}, ("share",), "takes float from 0 to 1, not False (bool)."),
-        ({"sizes": [1, "2"]}, ("sizes",), "takes list of int, or null; '2' (str) is none."),
+        ({"sizes": [1, "2"]}, ("sizes",), "takes list of int, or null; '2' (str) is not allowed."),
         ({"group": {"name": "a"}}, ("group", "name"), "takes one of A, B, not 'a'. Did you mean 'A'?"),
         ({"group": {"nam": "A"}}, ("group", "nam"), "is not an option. Did you mean 'group.name'? group has: name."),
         ({"grup": {}}, ("grup",), "is not an option. Did you mean 'group'?"),
