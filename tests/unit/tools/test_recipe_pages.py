@@ -1,4 +1,4 @@
-"""docs/recipes.md and docs/recipes/: that they say what the resolver says, and say it briefly."""
+"""The generated pages docs/recipes.md and docs/recipes/ against the resolver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNIVERSE = [
 
 
 @pytest.mark.parametrize(
-    ("chosen", "told"),
+    ("chosen", "text"),
     [
         pytest.param(lambda case: True, "", id="all"),
         pytest.param(lambda case: case.gpu_type != "h100", "`b200`, `gb200`", id="some GPU types"),
@@ -32,11 +32,11 @@ UNIVERSE = [
         ),
     ],
 )
-def test_cases_are_told_in_few_words(chosen: Any, told: str) -> None:
-    assert where([case for case in UNIVERSE if chosen(case)], UNIVERSE) == told
+def test_the_text_for_cases_is_short(chosen: Any, text: str) -> None:
+    assert where([case for case in UNIVERSE if chosen(case)], UNIVERSE) == text
 
 
-def test_what_a_release_changed_is_told_by_group() -> None:
+def test_changes_of_a_release_are_grouped() -> None:
     old = {
         "gone": {"type": "int"},
         "kept": {"type": "dict", "options": {"a": {"type": "str", "choices": ["x", "y"]}, "b": {"type": "int"}}},
@@ -49,13 +49,13 @@ def test_what_a_release_changed_is_told_by_group() -> None:
         "new": {"type": "dict", "options": {"c": {"type": "int"}}},
     }
     assert compared(old, new) == {
-        "gained": ["`new`"],
-        "lost": ["`gone`"],
+        "added": ["`new`"],
+        "removed": ["`gone`"],
         "changed": ["`kept.a` (+z -x)", "`kept.b` (min `null` → `1`)"],
     }
 
 
-def test_everything_of_the_tables_is_on_a_page() -> None:
+def test_every_row_of_the_tables_is_on_a_page() -> None:
     named = [
         *(row["gpu_type"] for row in TABLES.hardware),
         *(tag for row in TABLES.releases.values() for tag in [*row["tags"], *row.get("runtime_tags", [])]),
@@ -69,7 +69,7 @@ def test_everything_of_the_tables_is_on_a_page() -> None:
 
 def test_every_value_of_a_recipe_is_on_its_page_with_its_source() -> None:
     for name in TABLES.models:
-        recipe = recipe_pages.ask("h200", "max_throughput", model=name)
+        recipe = recipe_pages.recipe_for("h200", "max_throughput", model=name)
         page = PAGES[f"recipes/{recipe_pages.short(name)}.md"].splitlines()
         for entry in recipe["provenance"]:
             value = recipe_pages.literal(entry["value"])

@@ -228,7 +228,7 @@ def test_what_is_deployed_is_the_document(case: Case) -> None:
     assert values(docker, "--env") == []
     assert values(docker, "--device") == [f"nvidia.com/gpu={gpu}" for gpu in range(case.gpus)]
     environment = dict(line.split("=", 1) for line in files["environment"].splitlines())
-    # Weights and vocabulary are on the host before a server starts, so it asks nobody for them.
+    # Weights and vocabulary are on the host before a server starts, so it downloads nothing.
     ours = {"HF_HUB_OFFLINE": "1", "TIKTOKEN_ENCODINGS_BASE": "/encodings"}
     assert environment == {**case.environment(), **ours}
 

@@ -98,25 +98,25 @@ def test_model_too_large() -> None:
     assert (found["fits"], found["context"], found["kv_tokens"]) == (False, 0, 0)
     assert found["free_mib"] < 0
     assert problem(found, "openai/gpt-oss-120b", "rtx_5090", 1) == (
-        "openai/gpt-oss-120b on 1 x rtx_5090 does not fit: of the 32607 MiB of each GPU none are left for the KV cache "
+        "openai/gpt-oss-120b on 1 x rtx_5090 does not fit: the 32607 MiB of each GPU leave none for the KV cache "
         "(66596 weights, 1766 driver and CUDA, 2561 activations, 340 CUDA graphs). "
         "Use more GPUs per instance, or GPUs with more memory."
     )
 
 
 def test_context_too_long() -> None:
-    """An asked-for length is a promise; one that is left out, TensorRT-LLM lowers."""
+    """TensorRT-LLM lowers the length only if ``max_seq_len`` is not set."""
     small = facts("gpt-oss-20b")
     found = estimate({"max_seq_len": 131072}, small, 1, 20475)
     assert problem(found, "openai/gpt-oss-20b", "gpu", 1) == (
-        "openai/gpt-oss-20b on 1 x gpu does not fit: its KV cache holds a sequence of 37536 tokens, 'max_seq_len' asks "
-        "for 131072 (MiB of each GPU: 20475 in all, 13852 weights, 1766 driver and CUDA, 2561 activations, "
+        "openai/gpt-oss-20b on 1 x gpu does not fit: its KV cache holds a sequence of 37536 tokens, 'max_seq_len' is "
+        "131072 (MiB of each GPU: 20475 in all, 13852 weights, 1766 driver and CUDA, 2561 activations, "
         "340 CUDA graphs, 1760 KV cache). Lower it or 'max_num_tokens', or use more GPUs per instance."
     )
     assert estimate({"max_seq_len": 131072}, small, 1, found["required_mib"])["fits"]
     assert not estimate({"max_seq_len": 131072}, small, 1, found["required_mib"] - 2)["fits"]
     assert estimate({}, small, 1, 20475)["fits"]
-    # A length that is no whole number of blocks.
+    # A length that is not a multiple of the block size.
     assert estimate({"max_seq_len": 2068}, small, 1, 20475)["context"] == 2068
 
 
@@ -131,19 +131,19 @@ FRACTION = "kv_cache_config.free_gpu_memory_fraction"
             kv_cache(free_gpu_memory_fraction=1e-7),
             FRACTION,
             f"with '{FRACTION}' its KV cache holds no sequence (0 of the 169187 MiB that each GPU has left). "
-            "Raise it, or leave it out.",
+            "Raise or remove it.",
         ),
         (
             {**kv_cache(max_gpu_total_bytes=2**25), "max_seq_len": 100000},
             "kv_cache_config.max_gpu_total_bytes",
             "with 'kv_cache_config.max_gpu_total_bytes' its KV cache holds a sequence of 3616 tokens, 'max_seq_len' "
-            "asks for 100000 (32 of the 169187 MiB that each GPU has left). Raise it, or leave it out.",
+            "is 100000 (32 of the 169187 MiB that each GPU has left). Raise or remove it.",
         ),
         (
             {"max_num_tokens": 8000000},
             "max_num_tokens",
-            "of the 183359 MiB of each GPU none are left for the KV cache (8325 weights, 5266 driver and CUDA, "
-            "197803 activations, 330 CUDA graphs). Lower 'max_num_tokens', which activations grow with, or use more "
+            "the 183359 MiB of each GPU leave none for the KV cache (8325 weights, 5266 driver and CUDA, "
+            "197803 activations, 330 CUDA graphs). Lower 'max_num_tokens', which determines activations, or use more "
             "GPUs per instance, or GPUs with more memory.",
         ),
     ],
@@ -241,7 +241,7 @@ def test_kv_cache_dtype() -> None:
 
 
 def test_sliding_window() -> None:
-    """Half of the layers keep 128 tokens: from 1.4 on by itself, before that where it is asked for."""
+    """Half of the layers keep 128 tokens: from 1.4 on by default, before that if it is set."""
     whole = estimate({}, FACTS, 1, B200)
     for found in (
         estimate({}, FACTS, 1, B200, sliding_pools=True),

@@ -41,34 +41,33 @@ def test_quiet() -> None:
         (
             {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
             "pipeline_parallel_size",
-            "'pipeline_parallel_size' is 2; gpt-oss has no pipeline parallelism in TensorRT-LLM. Use 1.",
+            "'pipeline_parallel_size' is 2; TensorRT-LLM has no pipeline parallelism for gpt-oss. Set it to 1.",
         ),
         (
             {"moe_expert_parallel_size": 4, "moe_tensor_parallel_size": 4},
             "moe_expert_parallel_size",
             "moe_expert_parallel_size x moe_tensor_parallel_size is 4 x 4; it must be 'tensor_parallel_size', 4. "
-            "Leave one of the two out: it follows from the other.",
+            "Remove one of the two.",
         ),
         (
             {"moe_expert_parallel_size": 0},
             "moe_expert_parallel_size",
-            "'moe_expert_parallel_size' is 0; it must be at least 1. Leave it out, and TensorRT-LLM chooses.",
+            "'moe_expert_parallel_size' is 0; it must be at least 1. Remove it, and TensorRT-LLM chooses.",
         ),
         (
             {"attn_backend": "FLASHINFER"},
             "attn_backend",
-            "'attn_backend' is FLASHINFER; TensorRT-LLM has attention sinks, which gpt-oss needs, with TRTLLM only. "
-            "Leave it out.",
+            "'attn_backend' is FLASHINFER; gpt-oss needs attention sinks, which only TRTLLM has. Remove the option.",
         ),
         (
             {"model": "openai/gpt-oss-20b"},
             "model",
-            "'model' is what the command line of trtllm-serve says. Leave it out, and set serving_recipe_model.",
+            "'model' is on the command line of trtllm-serve. Remove it and set serving_recipe_model.",
         ),
         (
             {"skip_tokenizer_init": True},
             "skip_tokenizer_init",
-            "'skip_tokenizer_init' is true; without a tokenizer the OpenAI endpoints answer no request. Leave it out.",
+            "'skip_tokenizer_init' is true; without a tokenizer the OpenAI API answers no request. Remove the option.",
         ),
         (
             {"moe_expert_parallel_size": 3},
@@ -84,7 +83,7 @@ def test_quiet() -> None:
             {"max_batch_size": 128, "max_num_tokens": 64, "max_seq_len": 64},
             "max_num_tokens",
             "'max_num_tokens' is 64; a decode step of 'max_batch_size', 128, sequences takes 128 tokens, one each. "
-            "Raise it, or lower 'max_batch_size'.",
+            "Raise it or lower 'max_batch_size'.",
         ),
         (
             {
@@ -94,18 +93,18 @@ def test_quiet() -> None:
             },
             "max_num_tokens",
             "'max_num_tokens' is 256; a decode step of 'max_batch_size', 128, sequences takes 512 tokens, "
-            "4 each with the drafts. Raise it, or lower 'max_batch_size'.",
+            "4 each with the drafts. Raise it or lower 'max_batch_size'.",
         ),
         (
             {"max_seq_len": 131073, "max_num_tokens": 131073},
             "max_seq_len",
-            "'max_seq_len' is 131073; the model's context is 131072 tokens. Lower it, or leave it out.",
+            "'max_seq_len' is 131073; the model's context is 131072 tokens. Lower or remove it.",
         ),
         (
             {"cuda_graph_config": {"max_batch_size": 64, "batch_sizes": [1, 128]}},
             "cuda_graph_config.max_batch_size",
-            "'cuda_graph_config.max_batch_size' is 64; beside 'cuda_graph_config.batch_sizes' it must be the largest "
-            "of them. Set it to 128 too.",
+            "'cuda_graph_config.max_batch_size' is 64; with 'cuda_graph_config.batch_sizes' it must be the largest "
+            "of them. Set it to 128.",
         ),
         (
             {"kv_cache_config": {"free_gpu_memory_fraction": 0}},
@@ -134,7 +133,7 @@ def test_error(options: dict[str, Any], path: str, sentence: str) -> None:
 
 
 def test_uneven_split() -> None:
-    """Sizes that no host has today, but that an override can ask for."""
+    """Sizes that no host has today, but that an override can set."""
     assert [found.sentence for found in findings({"tensor_parallel_size": 6}, gpus=6)] == [
         "'tensor_parallel_size' is 6; it must divide the model's 64 attention heads."
     ]
@@ -155,20 +154,20 @@ def test_uneven_split() -> None:
         (
             {"max_num_tokens": 16384},
             "max_num_tokens",
-            "Prompts of more than 'max_num_tokens', 16384, tokens are refused, though a sequence may have 131072: "
+            "Prompts of more than 'max_num_tokens', 16384, tokens are rejected, but a sequence may have 131072: "
             "'enable_chunked_prefill' is off.",
         ),
         (
             {"max_num_tokens": None, "max_seq_len": 98304},
             "max_num_tokens",
-            "Prompts of more than 'max_num_tokens', 8192, tokens are refused, though a sequence may have 98304: "
+            "Prompts of more than 'max_num_tokens', 8192, tokens are rejected, but a sequence may have 98304: "
             "'enable_chunked_prefill' is off.",
         ),
         (
             {"num_postprocess_workers": 4},
             "num_postprocess_workers",
             "'num_postprocess_workers' is 4, so responses are not stored: GET /v1/responses/{id} and "
-            "'previous_response_id' do not work. They do with 0.",
+            "'previous_response_id' do not work. Set it to 0 to use them.",
         ),
         (
             {"stream_interval": 20},
@@ -178,7 +177,7 @@ def test_uneven_split() -> None:
         (
             {"cuda_graph_config": {"max_batch_size": 720}},
             "cuda_graph_config.max_batch_size",
-            "CUDA graphs up to batch size 720 are asked for; beyond 'max_batch_size', 128, none is used.",
+            "CUDA graphs are set up to batch size 720; none above 'max_batch_size', 128, is used.",
         ),
         (
             {"cuda_graph_config": {"batch_sizes": [1, 2, 64]}},
@@ -188,8 +187,8 @@ def test_uneven_split() -> None:
         (
             {"cuda_graph_config": {"batch_sizes": []}},
             "cuda_graph_config.batch_sizes",
-            "'cuda_graph_config.batch_sizes' is empty, which stands for the default sizes; "
-            "'cuda_graph_config: null' is what turns CUDA graphs off.",
+            "'cuda_graph_config.batch_sizes' is empty, so the default sizes are used. "
+            "To turn CUDA graphs off, set 'cuda_graph_config: null'.",
         ),
     ],
 )
