@@ -1,4 +1,4 @@
-"""What documents publish for gpt-oss, as engine options: rules and the memory estimate must let all of it pass."""
+"""Published engine options for gpt-oss, which must pass the rules and the memory estimate."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 MODELS = ROOT / "roles/serving_recipe/vars/models"
 
-# Memory of one GPU in MiB, as nvidia-smi prints it.
+# Memory of one GPU in MiB, from nvidia-smi.
 B200, H200, H100, GB200 = 183359, 143771, 81559, 189471
 RTX_PRO_6000, RTX_5090 = 97887, 32607
 
 
 def facts(model: str) -> dict[str, Any]:
-    """The facts of a model file."""
+    """Return the facts of a model file."""
     found: dict[str, Any] = yaml.safe_load((MODELS / f"{model}.yml").read_text())["__serving_recipe_model"]["facts"]
     return found
 

@@ -1,4 +1,4 @@
-"""Why there is no recipe for a request, as a list."""
+"""List the problems of a recipe request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data imp
 
 
 def recipe_problems(request: dict[str, Any]) -> list[str]:
-    """Empty where there is a recipe."""
+    """Return the problems of a request; empty if it has a recipe."""
     try:
         serving_recipe(request)
     except RecipeError as error:

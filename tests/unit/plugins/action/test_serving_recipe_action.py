@@ -51,7 +51,7 @@ PLAYBOOK = """
     [([], "linear"), (["--check", "--tags=other"], "free")],
     ids=["plain", "check_tags_free"],
 )
-def test_a_recipe_is_there_for_later_plays_and_a_refusal_is_a_list(
+def test_later_plays_have_the_recipe_and_a_failure_has_all_problems(
     tmp_path: Path, arguments: list[str], strategy: str
 ) -> None:
     inventory, playbook = tmp_path / "hosts.json", tmp_path / "play.yml"
@@ -66,26 +66,26 @@ def test_a_recipe_is_there_for_later_plays_and_a_refusal_is_a_list(
         text=True,
         check=True,
     )
-    told: dict[str, dict[str, Any]] = {"Resolve": {}, "Later play": {}}
+    messages: dict[str, dict[str, Any]] = {"Resolve": {}, "Later play": {}}
     warnings: dict[str, list[str]] = {}
-    # What other callbacks write comes after it.
+    # Output of other callbacks follows.
     results, _end = json.JSONDecoder().raw_decode(ran.stdout)
     for play in results["plays"]:
         for task in play["tasks"]:
             if task["task"]["name"] == "Show the result":
-                told[play["play"]["name"]].update({host: result["msg"] for host, result in task["hosts"].items()})
+                messages[play["play"]["name"]].update({host: result["msg"] for host, result in task["hosts"].items()})
             for host, result in task["hosts"].items():
                 warnings.setdefault(host, []).extend(result.get("warnings", []))
 
-    assert set(told["Resolve"]) == {"wrong", "misspelt"}
-    model, option = told["Resolve"]["wrong"]
+    assert set(messages["Resolve"]) == {"wrong", "misspelt"}
+    model, option = messages["Resolve"]["wrong"]
     assert model.startswith("serving_recipe_model: 'gpt-oss' has no recipe.")
     assert option.startswith("serving_recipe_engine_options: ")
     assert "'max_batchsize' is not an option. Did you mean 'max_batch_size'?" in option
-    (variable,) = told["Resolve"]["misspelt"]
+    (variable,) = messages["Resolve"]["misspelt"]
     assert variable.startswith("serving_recipe_prot: is not a variable of the recipe.")
 
-    recipes = told["Later play"]
+    recipes = messages["Later play"]
     assert recipes.pop("wrong") == recipes.pop("misspelt") == "none"
     assert {host: recipe["instances"][0]["port"] for host, recipe in recipes.items()} == {
         "plain": 8000,

@@ -1,4 +1,4 @@
-"""The release table: how its files make one, what it says, and which of its rows an image's tag stands for."""
+"""The release table: merging its files, its content, and the row of an image's tag."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_changes(changes: dict[str, Any], options: dict[str, Any]) -> None:
     assert expanded(engine_options=changes)["engine_options"] == options
 
 
-def test_any_order_gives_the_same() -> None:
+def test_the_order_of_files_does_not_matter() -> None:
     middle: dict[str, Any] = {"name": "1.1", "based_on": "1.0", "tags": ["1.1.0"], "engine_options": {"a": None}}
     newest: dict[str, Any] = {"name": "1.10", "based_on": "1.1", "tags": [], "engine_options": {"g": {"type": "int"}}}
     branch: dict[str, Any] = {"name": "branch", "based_on": "1.0", "tags": ["branch"]}
@@ -101,7 +101,7 @@ def test_based_on_nothing(files: list[dict[str, Any]], message: str) -> None:
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_rows_are_whole(name: str) -> None:
+def test_rows_are_complete(name: str) -> None:
     row = RELEASES[name]
     assert row["name"] == name
     assert row["default_tag"] in row["tags"]
@@ -191,7 +191,7 @@ def test_moe_backend_by_release(backend: str, releases: list[str]) -> None:
 
 
 @pytest.mark.parametrize("key", ["telemetry", "harmony"])
-def test_a_release_that_can_is_followed_by_those_that_can(key: str) -> None:
+def test_later_releases_keep_a_feature(key: str) -> None:
     values = [RELEASES[name][key] for name in VERSIONS]
     assert values == sorted(values)
 
@@ -238,21 +238,21 @@ def test_release_of_a_tag(tag: str, release: str, exact: bool) -> None:
         ("registry:5000/tensorrtllm-runtime:1.5.0", "1.3", False),
         ("registry:5000/tensorrtllm-runtime:2.0.0", "1.3", False),
         ("registry:5000/tensorrtllm-runtime:1.0.0-efa-amd64", "1.3", False),
-        # A tag of TensorRT-LLM's own images, which says something else here.
+        # A tag of TensorRT-LLM's images, which has another meaning here.
         ("registry:5000/tensorrtllm-runtime:1.3.0rc14", "1.3", False),
-        # Only the last component tells what is counted.
+        # Only the last component matters.
         ("registry:5000/tensorrtllm-runtime/release:1.0.0", "1.0", True),
         ("registry:5000/my-tensorrtllm-runtime:1.1.0", "1.1", True),
         ("tensorrtllm-runtime:5000/release:1.2.1", "1.2", True),
     ],
 )
-def test_tags_of_dynamos_runtime_count_dynamos_releases(image: str, release: str, exact: bool) -> None:
+def test_tags_of_dynamos_runtime_are_dynamo_versions(image: str, release: str, exact: bool) -> None:
     name, warning = select_release(image, RELEASES)
     assert (name, not warning) == (release, exact)
 
 
 @pytest.mark.parametrize("tag", [tag for row in RELEASES.values() for tag in row["tags"]])
-def test_every_other_image_counts_releases_of_tensorrt_llm(tag: str) -> None:
+def test_tags_of_other_images_are_tensorrt_llm_versions(tag: str) -> None:
     (name,) = [name for name, row in RELEASES.items() if tag in row["tags"]]
     for repository in ("nvcr.io/nvidia/tensorrt-llm/release", "registry:5000/anything"):
         assert select_release(f"{repository}:{tag}", RELEASES) == (name, "")

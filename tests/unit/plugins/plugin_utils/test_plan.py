@@ -1,4 +1,4 @@
-"""The plan: what would run on each host of a fleet, and what it changes."""
+"""The plan: the recipe of each host of a fleet, and its changes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def recipe(**changes: Any) -> dict[str, Any]:
 
 
 def release(running: Any, *units: tuple[str, str]) -> dict[str, Any]:
-    """What a host answers that runs this; ``units`` are the release that each is of, and its state."""
+    """Return the result of host_release_info for a running release; ``units`` have their release and state."""
     states = enumerate(units or [(VERIFIED, "active")] * 2)
     return {
         "verified": VERIFIED,
@@ -98,7 +98,7 @@ def text_of(hosts: dict[str, PlannedHost]) -> str:
     return render(make_plan(hosts))
 
 
-# What runs now
+# The running release
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def text_of(hosts: dict[str, PlannedHost]) -> str:
         ),
     ],
 )
-def test_what_runs_now_is_one_of_few_states(answer: Any, state: str) -> None:
+def test_states_of_the_running_release(answer: Any, state: str) -> None:
     assert compare(answer, RECIPE) == (state, [])
 
 
@@ -140,7 +140,7 @@ ELSEWHERE = ("89e6c98d9288", "active")
         ),
     ],
 )
-def test_what_was_verified_once_need_not_run(units: list[tuple[str, str]], trouble: str) -> None:
+def test_a_verified_release_may_not_run(units: list[tuple[str, str]], trouble: str) -> None:
     assert compare(release(RECIPE, *units), RECIPE) == (f"verified last, but {trouble}", [])
     state, changes = compare(release(recipe(image="another:1.2"), *units), RECIPE)
     assert state == f"would change; now {trouble}"
@@ -151,7 +151,7 @@ def test_a_release_without_units_does_not_run() -> None:
     assert compare({**release(RECIPE), "units": []}, RECIPE) == ("verified last, but it has no unit", [])
 
 
-def test_a_change_is_told_value_by_value() -> None:
+def test_changes_are_listed_by_value() -> None:
     running = recipe(
         image="nvcr.io/nvidia/tensorrt-llm/release:1.1.0",
         engine_options={"max_batch_size": 64, "moe_config": {"backend": "TRTLLM"}, "stream_interval": 20},
@@ -177,7 +177,7 @@ def test_another_layout_is_one_change() -> None:
     assert compare(release(running), RECIPE)[1] == [{"what": "instances", "now": "1 x 4 GPUs", "planned": "2 x 2 GPUs"}]
 
 
-def test_the_same_layout_elsewhere_is_told_by_instance() -> None:
+def test_moved_instances_are_listed_by_instance() -> None:
     running = recipe()
     running["instances"][1].update(port=9001, gpus=[6, 7])
     assert compare(release(running), RECIPE)[1] == [
@@ -193,22 +193,22 @@ def test_a_value_that_is_null_differs_from_one_that_is_not_set() -> None:
     ]
 
 
-def test_a_limit_that_is_left_to_docker_is_one_that_is_not_set() -> None:
+def test_an_empty_limit_is_not_set() -> None:
     running = recipe(limits={"ipc": "host"})
     assert compare(release(running), recipe(limits={**RECIPE["limits"], "cap_add": []}))[1] == []
     assert compare(release(running), recipe(limits={"ipc": None}))[1] == [{"what": "limits.ipc", "now": "host"}]
 
 
-def test_what_is_not_the_servers_business_is_no_change() -> None:
+def test_other_values_are_not_changes() -> None:
     running = recipe(provenance=[], notes=[], warnings=[], memory={}, name="old")
     running["instances"][0]["numa_node"] = None
     assert compare(release(running), RECIPE)[0] == "runs this recipe already"
 
 
-# Looking up
+# Requests
 
 
-def test_a_request_is_the_variables_over_the_defaults() -> None:
+def test_a_request_has_variables_over_defaults() -> None:
     requests: list[Any] = []
 
     def resolver(request: Any) -> Any:
@@ -244,7 +244,7 @@ def test_an_unreachable_host_has_unknown_gpus(gpus: Any, words: str, gpu_type: s
     assert use_case.startswith("serving_recipe_use_case")
 
 
-def test_a_host_without_gpus_is_said_to_have_none() -> None:
+def test_a_host_without_gpus() -> None:
     def resolver(request: Any) -> Any:
         assert request["detected"] == {"gpus": []}
         raise RecipeError(["no NVIDIA GPU was found on the host"])
@@ -332,14 +332,14 @@ def test_runs_of_names_are_ranges(hosts: list[str], short: str) -> None:
     assert shorten(hosts) == short
 
 
-def test_of_many_names_the_rest_is_a_number() -> None:
+def test_after_many_names_only_a_number_follows() -> None:
     assert shorten([f"gpu{n}" for n in range(0, 4000, 2)], listed=2) == "gpu0, gpu2, and 1,998 more"
 
 
 # The text
 
 
-def test_the_text_says_what_runs_and_why() -> None:
+def test_the_text_has_values_and_sources() -> None:
     hosts = {f"gpu{n}": planned() for n in range(1, 1001)}
     hosts["gpu7"] = planned(release(recipe(engine_options={"max_batch_size": 64})))
     expected = """\
@@ -373,7 +373,7 @@ def test_the_text_says_what_runs_and_why() -> None:
     assert text_of(hosts) == textwrap.dedent(expected)
 
 
-def test_a_state_that_all_hosts_share_does_not_name_them_again() -> None:
+def test_a_common_state_does_not_repeat_the_hosts() -> None:
     text = text_of({"a": planned(), "b": planned()})
     assert "  now        nothing runs" in text.splitlines()
 
@@ -393,14 +393,14 @@ def test_a_state_that_all_hosts_share_does_not_name_them_again() -> None:
         ({"serving_recipe_limits": {"ipc": None}}, "based on the document {}"),
     ],
 )
-def test_a_document_is_named_and_whether_it_is_changed(changes: dict[str, Any], words: str) -> None:
+def test_the_text_names_the_document_and_changes(changes: dict[str, Any], words: str) -> None:
     name = "quick_start_low_latency"
     host = {"serving_recipe_name": name, "serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8}
     lines = render(fleet_plan(["a"], {"a": {**host, **changes}})).splitlines()
     assert f"  recipe     {name}-b200x8, {words.format(name)}" in lines
 
 
-def test_a_document_with_several_instances_is_changed_by_them() -> None:
+def test_several_instances_change_a_document() -> None:
     host = {
         "serving_recipe_name": "blog9_low_latency",
         "serving_recipe_gpu_type": "b200",
@@ -413,7 +413,7 @@ def test_a_document_with_several_instances_is_changed_by_them() -> None:
     assert "as the document blog9_low_latency has it" in text
 
 
-def test_a_part_of_disaggregated_serving_is_told() -> None:
+def test_the_text_has_the_kind_of_worker() -> None:
     host = {"serving_recipe_name": "dynamo_guide_decode", "serving_recipe_gpu_type": "b200"}
     lines = render(fleet_plan(["a"], {"a": {**host, "serving_recipe_gpus": [4, 5, 6, 7]}})).splitlines()
     assert "  recipe     dynamo_guide_decode-b200x4, as the document dynamo_guide_decode has it" in lines
@@ -476,7 +476,7 @@ def test_the_plan_shows_the_commit_of_the_revision() -> None:
     ],
     ids=["not_asked", "skipped", "no_network", "bundle"],
 )
-def test_the_plan_says_why_a_revision_is_not_resolved(variables: dict[str, Any], reason: str) -> None:
+def test_the_plan_has_the_reason_for_an_unresolved_revision(variables: dict[str, Any], reason: str) -> None:
     assert revision_line(**variables) == f"main, not resolved: {reason}"
 
 
@@ -507,7 +507,7 @@ def test_one_host_queries_the_hub_for_each_revision() -> None:
     }
 
 
-def test_variables_that_cannot_be_read_hold_up_no_other_host() -> None:
+def test_unreadable_variables_do_not_affect_other_hosts() -> None:
     class Broken(dict[str, Any]):
         def get(self, name: str, default: Any = None) -> Any:
             raise AnsibleError("no such variable")

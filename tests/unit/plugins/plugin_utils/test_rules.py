@@ -1,4 +1,4 @@
-"""Rules across engine options: what they refuse, what they tell, and that published configurations pass."""
+"""Rules for engine options: errors, notes, and that published configurations pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.rules import 
 from ansible_collections.trtllm.fleet.tests.unit.published import PUBLISHED, Published, facts
 
 FACTS = facts("gpt-oss-120b")
-# Says nothing: what every case starts from.
+# Options without a finding; every case starts from them.
 QUIET: dict[str, Any] = {
     "tensor_parallel_size": 4,
     "max_batch_size": 128,
@@ -224,12 +224,12 @@ def test_attention_dp_on_one_gpu() -> None:
         {"attn_backend": "TRTLLM", "skip_tokenizer_init": False, "load_format": "auto"},
     ],
 )
-def test_says_nothing(options: dict[str, Any]) -> None:
+def test_no_finding(options: dict[str, Any]) -> None:
     assert findings(options) == []
 
 
 def of_worker(worker: str, options: dict[str, Any]) -> list[Finding]:
-    """Findings for a worker of disaggregated serving, to which nothing else is wrong."""
+    """Return the findings for a worker that is valid otherwise."""
     transfer = {"backend": "UCX", "max_tokens_in_buffer": 131072, **options.pop("cache_transceiver_config", {})}
     quiet = {**QUIET, "cache_transceiver_config": transfer, "disable_overlap_scheduler": True}
     return check_rules({**quiet, **options}, FACTS, 4, worker=worker)
@@ -250,7 +250,7 @@ def test_a_prompt_that_does_not_fit_the_transfer_buffer(worker: str) -> None:
 
 
 @pytest.mark.parametrize("worker", ["prefill", "decode"])
-def test_a_worker_without_a_way_to_hand_over(worker: str) -> None:
+def test_a_worker_without_a_transfer_backend(worker: str) -> None:
     (told,) = of_worker(worker, {"cache_transceiver_config": {"backend": None}})
     assert (told.severity, told.path) == ("error", ("cache_transceiver_config", "backend"))
 
@@ -261,8 +261,8 @@ def test_the_overlap_scheduler_is_for_decode_only() -> None:
     assert (told.severity, told.path) == ("error", ("disable_overlap_scheduler",))
 
 
-def test_environment_that_makes_it_meant() -> None:
-    """Who sets the variable knows what an option would tell him; env_overrides sets variables too."""
+def test_environment_variables_allow_it() -> None:
+    """A variable allows what a rule reports otherwise; env_overrides sets variables too."""
     assert findings({"num_postprocess_workers": 4}, TRTLLM_RESPONSES_API_DISABLE_STORE="1") == []
     long = {"max_seq_len": 200000, "max_num_tokens": 200000}
     assert findings(long, TLLM_ALLOW_LONG_MAX_MODEL_LEN="1") == []
@@ -321,7 +321,7 @@ OPTIONS = st.dictionaries(st.sampled_from(NAMES), VALUES)
 
 
 @given(OPTIONS, st.integers(1, 72))
-def test_odd_values_crash_no_rule(options: dict[str, Any], gpus: int) -> None:
+def test_wrong_values_raise_nothing(options: dict[str, Any], gpus: int) -> None:
     for finding in check_rules(options, FACTS, gpus):
         assert finding.path[0] in NAMES
         assert finding.sentence.endswith(".")

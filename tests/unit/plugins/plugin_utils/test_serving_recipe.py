@@ -1,4 +1,4 @@
-"""Recipes and refusals, on the role's own tables, and the checks behind them."""
+"""Recipes and problems of requests on the role's tables, and the checks that they use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REQUEST: dict[str, Any] = {
 
 
 def detected(product: str | None, count: int, *device_ids: str, homogeneous: bool = True) -> dict[str, Any]:
-    """What gpu_info returns, as far as a recipe reads it."""
+    """Return the part of gpu_info's result that a recipe reads."""
     return {
         "count": count,
         "product_name": product,
@@ -104,7 +104,7 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
     }
 
 
-# What the sources say, in short: TP, EP, attention DP, batch, CUDA graph batch, MoE backend, KV dtype.
+# Values of the sources: TP, EP, attention DP, batch, CUDA graph batch, MoE backend, KV dtype.
 PUBLISHED = [
     # model, GPU type, use case, GPUs of an instance
     # InferenceX (pure TP on each number of GPUs); examples/configs/curated/gpt-oss-120b-latency.yaml for eight.
@@ -186,7 +186,7 @@ def test_the_recipe_lays_instances_out(
     ]
 
 
-def test_instances_that_share_a_host_share_no_memory() -> None:
+def test_instances_of_a_host_share_no_memory() -> None:
     alone = serving_recipe({**REQUEST, "use_case": "max_throughput", "gpu_count": 2})
     assert (alone["limits"]["ipc"], alone["limits"]["shm_size"]) == ("host", None)
     several = serving_recipe({**REQUEST, "use_case": "max_throughput"})
@@ -210,19 +210,19 @@ def mixed(*products: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("products", [["NVIDIA B200", "NVIDIA L40S"], ["NVIDIA H100 80GB HBM2e"] * 2])
-def test_a_type_that_was_set_is_what_all_gpus_must_be(products: list[str]) -> None:
+def test_all_gpus_must_have_the_type_that_is_set(products: list[str]) -> None:
     host = {**mixed(*products), "gpu_type": "b200"}
     (problem,) = problems(**host)
     assert problem.startswith("serving_recipe_gpu_type: is b200; the host has ")
 
 
-def test_editions_of_one_row_are_one_kind() -> None:
+def test_products_of_one_row_are_one_type() -> None:
     editions = ("Server", "Workstation")
     host = mixed(*(f"NVIDIA RTX PRO 6000 Blackwell {edition} Edition" for edition in editions))
     assert serving_recipe({**REQUEST, **host})["gpu_count"] == 2
 
 
-def test_a_plan_tells_of_gpus_that_will_not_serve() -> None:
+def test_unusable_gpus_are_warnings() -> None:
     host = mixed("NVIDIA H200", "NVIDIA H200")
     host["detected"]["gpus"][1].update(mig=True, address="0000:1b:00.0")
     host["detected"]["missing"] = ["0000:3a:00.0"]
@@ -232,25 +232,25 @@ def test_a_plan_tells_of_gpus_that_will_not_serve() -> None:
     ]
 
 
-def test_what_comes_from_the_command_line_is_understood() -> None:
+def test_values_from_the_command_line() -> None:
     given = {"gpu_count": "", "gpus": "4,5", "gpus_per_instance": "1", "port": "9000", "name": "", "image": ""}
     recipe = serving_recipe({**REQUEST, **given})
     assert [(each["gpus"], each["port"]) for each in recipe["instances"]] == [([4], 9000), ([5], 9001)]
 
 
-def test_an_odd_number_of_gpus_is_told() -> None:
+def test_an_odd_number_of_gpus_is_a_warning() -> None:
     assert serving_recipe({**REQUEST, "gpu_count": 7})["warnings"] == [
         "serving_recipe_gpu_count: 7 GPUs make 7 instances of 1. Set it to 4 for one of 4."
     ]
     assert serving_recipe({**REQUEST, "gpu_count": 7, "gpus_per_instance": 1})["warnings"] == []
 
 
-def test_the_release_can_be_named_for_an_image_whose_tag_does_not_tell_it() -> None:
+def test_the_version_of_an_image_without_one_in_its_tag() -> None:
     recipe = serving_recipe({**REQUEST, "image": "registry/server@sha256:00", "trtllm_version": "1.2"})
     assert (recipe["release"], recipe["warnings"]) == ("1.2", [])
 
 
-def test_the_gpus_named_are_used() -> None:
+def test_the_listed_gpus_are_used() -> None:
     host = mixed("NVIDIA L40S", "NVIDIA H200", "NVIDIA H200")
     recipe = serving_recipe({**REQUEST, **host, "gpus": [1, 2]})
     assert (recipe["gpu_type"], recipe["instances"][0]["gpus"]) == ("h200", [1, 2])
@@ -260,7 +260,7 @@ def test_the_gpus_named_are_used() -> None:
 
 @pytest.mark.parametrize("model", load_tables().models)
 @pytest.mark.parametrize("use_case", ["low_latency", "max_throughput"])
-# The day-0 image knows too few options; the documents' own configurations are for it.
+# The day-0 image has too few options; it is for published configurations.
 @pytest.mark.parametrize("release", [name for name in load_tables().releases if name != "gpt-oss-dev"])
 def test_every_value_has_a_source(model: str, use_case: str, release: str) -> None:
     tag = load_tables().releases[release]["default_tag"]
@@ -274,7 +274,7 @@ def test_every_value_has_a_source(model: str, use_case: str, release: str) -> No
     assert all(entry["source"] for entry in recipe["provenance"])
 
 
-def test_what_the_operator_sets_wins_and_is_named() -> None:
+def test_overrides_are_used_and_named() -> None:
     before = copy.deepcopy(REQUEST)
     overrides = {
         "engine_options": {"kv_cache_config": {"dtype": "auto"}, "enable_chunked_prefill": True, "max_seq_len": None},
@@ -455,11 +455,11 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "variable", "said"), REFUSALS, ids=[str(refusal[0])[:60] for refusal in REFUSALS])
-def test_what_cannot_work_is_refused_in_one_sentence(changes: dict[str, Any], variable: str, said: list[str]) -> None:
+@pytest.mark.parametrize(("changes", "variable", "words"), REFUSALS, ids=[str(refusal[0])[:60] for refusal in REFUSALS])
+def test_each_mistake_is_one_problem(changes: dict[str, Any], variable: str, words: list[str]) -> None:
     (problem,) = problems(**changes)
     assert problem.startswith(f"{variable}: ")
-    assert [part for part in said if part not in problem] == []
+    assert [part for part in words if part not in problem] == []
 
 
 def test_every_problem_is_in_one_message() -> None:
@@ -484,7 +484,7 @@ def test_every_problem_is_in_one_message() -> None:
     assert problems() == []
 
 
-def test_an_image_that_does_not_take_the_recipe_is_what_to_change() -> None:
+def test_the_variable_to_change_for_an_image_that_rejects_the_recipe() -> None:
     tables = load_tables()
     releases = copy.deepcopy(dict(tables.releases))
     del releases["1.2"]["engine_options"]["stream_interval"]
@@ -495,14 +495,14 @@ def test_an_image_that_does_not_take_the_recipe_is_what_to_change() -> None:
 @pytest.mark.parametrize(
     ("row", "release", "floor"), [("575", "580", "580"), ("580.95", "580", "580.95"), ("9", "10", "10")]
 )
-def test_the_higher_driver_floor_counts(row: str, release: str, floor: str) -> None:
+def test_the_higher_driver_floor_is_used(row: str, release: str, floor: str) -> None:
     tables = load_tables()
     hardware = [{**entry, "min_driver": row} for entry in tables.hardware]
     releases = {"1.2": {**tables.releases["1.2"], "driver_floor": release}}
     assert resolve(REQUEST, replace(tables, hardware=hardware, releases=releases))["requires"]["driver"] == floor
 
 
-def test_memory_is_that_of_the_gpus_found() -> None:
+def test_memory_is_that_of_the_detected_gpus() -> None:
     gpus = [{"index": 0, "product_name": "NVIDIA GB300", "memory_total_mib": 256703}]  # the one of a DGX Station
     found = {"gpu_type": None, "gpu_count": None, "detected": {"count": 1, "gpus": gpus}}
     assert serving_recipe({**REQUEST, **found})["memory"]["total_mib"] == 256703
@@ -510,14 +510,14 @@ def test_memory_is_that_of_the_gpus_found() -> None:
     assert serving_recipe({**REQUEST, **named})["memory"]["total_mib"] == 284208
 
 
-def test_a_model_larger_than_the_gpu_is_refused() -> None:
+def test_a_model_larger_than_the_gpu_is_rejected() -> None:
     tables = load_tables()
     hardware = [{**entry, "memory_mib": 40960} for entry in tables.hardware]
     with pytest.raises(RecipeError, match=r"^serving_recipe_gpus_per_instance: .*b200"):
         resolve({**REQUEST, "gpu_count": 1}, replace(tables, hardware=hardware))
 
 
-def test_the_image_unless_set_is_the_newest_with_full_tests_or_the_documents() -> None:
+def test_the_default_image_is_the_newest_with_full_tests_or_the_documents() -> None:
     assert serving_recipe(REQUEST)["image"] == "nvcr.io/nvidia/tensorrt-llm/release:1.2.1"
     document = {**REQUEST, "name": "quick_start_low_latency"}
     assert serving_recipe(document)["image"] == "nvcr.io/nvidia/tensorrt-llm/release:1.0.0rc6"
@@ -647,7 +647,7 @@ def test_several_workers_of_a_host_share_its_memory() -> None:
     assert recipe["limits"]["ipc"] == "host"
 
 
-def test_a_document_that_is_another_worker() -> None:
+def test_a_document_for_the_other_kind_of_worker() -> None:
     assert problems(name="dynamo_guide_decode", worker="prefill", gpu_count=4) == [
         "serving_recipe_name: dynamo_guide_decode is not a prefill worker. Set it to a prefill configuration, or "
         "leave it unset for the best known recipe."
