@@ -202,8 +202,6 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
             "gpu_count": size * len(instances),
             "gpu_products": row["product_names"],
             "gpu_pci_ids": row["pci_ids"],
-            # Role model_weights reads it from the hub's manifest of the revision.
-            "disk_bytes": None,
         },
         "memory": memory,
         "provenance": list(_provenance(parts, layers, recipe)),

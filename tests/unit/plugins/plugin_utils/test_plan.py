@@ -43,7 +43,7 @@ RECIPE: dict[str, Any] = {
     "engine_options": {"max_batch_size": 720, "moe_config": {"backend": "TRTLLM"}},
     "environment": {"TRTLLM_ENABLE_PDL": "1"},
     "limits": {"ipc": "host", "shm_size": None, "ulimits": {}},
-    "requires": {"driver": "580", "gpu_memory_mib": 40000, "gpu_count": 4, "disk_bytes": None},
+    "requires": {"driver": "580", "gpu_memory_mib": 40000, "gpu_count": 4},
     "memory": {
         "weights_mib": 33000,
         "kv_cache_mib": 120000,

@@ -98,7 +98,6 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
             "gpu_pci_ids": ["0x2901"],
             "driver": "580",
             "gpu_count": 8,
-            "disk_bytes": None,
         },
         "warnings": [],
     }
