@@ -1,9 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write docs/reference/recipes.md and docs/reference/recipes/: each recipe as resolved, and the tables behind it.
+"""Generate docs/reference/recipes.md and docs/reference/recipes/ from the resolver and its tables.
 
-All numbers, sources and reasons on these pages come from the resolver or its data.
+Every value, source and reason in these pages is from the resolver or the data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WRITTEN = "<!-- Written by `make docs` from roles/serving_recipe/vars. -->\n"
 
 
 class Case(NamedTuple):
-    """Case that a recipe is for; ``size`` is the number of GPUs of one instance."""
+    """The input of a recipe; ``size`` is the number of GPUs of one instance."""
 
     gpu_type: str
     use_case: str
@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """Recipes of a recipe file, and why the resolver rejects some of its cases."""
+    """The recipes of a recipe file, and the reasons of those that the resolver rejects."""
 
     recipes: dict[Case, dict[str, Any]]
     refused: dict[Case, str]
@@ -61,42 +61,42 @@ def pages() -> dict[str, str]:
     }
 
 
-# Resolving recipes
+# Recipes
 
 
 def host_gpus(gpu_type: str) -> int:
-    """Return the GPUs of a usual host: those of the largest instance that a model has a recipe for."""
+    """Return the number of GPUs of a typical host: the size of the largest instance of all models."""
     return max(max(model["supported"].get(gpu_type, [1])) for model in TABLES.models.values())
 
 
-def resolve_all(book: Tree, use_cases: Iterable[str], **wanted: Any) -> Resolved:
-    """Resolve all recipes of a recipe file on usual hosts."""
+def resolve_all(book: Tree, use_cases: Iterable[str], **request: Any) -> Resolved:
+    """Return every recipe of a recipe file on typical hosts."""
     resolved = Resolved({}, {})
     for use_case in use_cases:
         for gpu_type, sizes in book["supported"].items():
             for size in sizes:
                 case = Case(gpu_type, use_case, size)
-                # A document describes one instance; values for further instances have other sources.
-                alone = {"gpu_count": size} if "name" in wanted else {}
+                # A published configuration is for one instance, without the layers for several.
+                alone = {"gpu_count": size} if "name" in request else {}
                 try:
-                    resolved.recipes[case] = ask(gpu_type, use_case, gpus_per_instance=size, **alone, **wanted)
+                    resolved.recipes[case] = recipe_for(gpu_type, use_case, gpus_per_instance=size, **alone, **request)
                 except RecipeError as error:
                     resolved.refused[case] = reason(error)
     return resolved
 
 
-def ask(gpu_type: str, use_case: str, **wanted: Any) -> dict[str, Any]:
-    request = {"gpu_type": gpu_type, "use_case": use_case, "gpu_count": host_gpus(gpu_type), "port": 8000}
-    return resolve({"model": None, **request, **wanted}, TABLES)
+def recipe_for(gpu_type: str, use_case: str, **request: Any) -> dict[str, Any]:
+    host = {"gpu_type": gpu_type, "use_case": use_case, "gpu_count": host_gpus(gpu_type), "port": 8000}
+    return resolve({"model": None, **host, **request}, TABLES)
 
 
 def reason(error: RecipeError) -> str:
-    """Return a rejection without the variables that its sentences start with."""
+    """Return the problems without the variables that they start with."""
     return " ".join(problem.split(": ", 1)[1] for problem in error.problems)
 
 
 def parts(recipe: Tree) -> dict[str, Any]:
-    """Return all values of a recipe by dotted option."""
+    """Return the values that a recipe sets, by dotted option."""
     return {
         dotted(path if part == "engine_options" else (part, *path)): value
         for part in OVERRIDES
@@ -104,11 +104,11 @@ def parts(recipe: Tree) -> dict[str, Any]:
     }
 
 
-# Formatting
+# Text
 
 
 def short(name: str) -> str:
-    """Return the last part of the name of a model or an image."""
+    """Return the last component of the name of a model or an image."""
     return name.rsplit("/", 1)[-1]
 
 
@@ -125,24 +125,24 @@ def gpus(sizes: Sequence[int]) -> str:
 
 
 def about(number: float) -> str:
-    """Round an estimate to two digits."""
+    """Return a number rounded to two digits."""
     return f"{float(f'{number:.2g}'):,.0f}"
 
 
 def where(cases: Sequence[Case], universe: Sequence[Case], fields: Sequence[str] = Case._fields) -> str:
-    """Describe a subset of a page's cases by GPU type, use case and size; empty for all cases."""
+    """Return a text for some cases of a page: GPU type (use case (size)); empty for all."""
     if set(cases) == set(universe):
         return ""
     field, *others = fields
-    told: dict[str, list[Any]] = {}
+    texts: dict[str, list[Any]] = {}
     values = list(dict.fromkeys(getattr(case, field) for case in universe))
     for value in values:
         if here := [case for case in cases if getattr(case, field) == value]:
             all_here = [case for case in universe if getattr(case, field) == value]
-            told.setdefault(where(here, all_here, others), []).append(value)
+            texts.setdefault(where(here, all_here, others), []).append(value)
     return "; ".join(
         (rest if named == values else f"{_named(field, named)} ({rest})") if rest else _named(field, named)
-        for rest, named in told.items()
+        for rest, named in texts.items()
     )
 
 
@@ -152,11 +152,11 @@ def _named(field: str, values: Sequence[Any]) -> str:
     return ", ".join(words(value) if field == "use_case" else f"`{value}`" for value in values)
 
 
-def gathered(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
-    """Group the second items of pairs by the first, in order."""
+def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
+    """Group the second elements of pairs by the first, in order."""
     found: dict[Any, list[Any]] = {}
-    for said, case in pairs:
-        found.setdefault(said, []).append(case)
+    for text, case in pairs:
+        found.setdefault(text, []).append(case)
     return found
 
 
@@ -169,24 +169,24 @@ def overview(models: Mapping[str, Resolved]) -> str:
         [
             "# Recipes\n",
             WRITTEN,
-            "The configuration that a host runs for a model, its GPUs and a use case, with sources.\n"
-            "`ansible-playbook playbooks/plan.yml -i INVENTORY` shows all values for your hosts.\n",
+            "The configuration for a model, GPUs and a use case, with its sources.\n"
+            "`ansible-playbook playbooks/plan.yml -i INVENTORY` shows that of your hosts.\n",
             bullets(
                 [
-                    "`low_latency` maximizes tokens per second and user, `max_throughput` tokens per second and GPU.",
-                    "An instance is one server process. Bold: the default for a host with this number of GPUs, "
-                    "unless you set `serving_recipe_gpus_per_instance`.",
-                    f"A recipe's name is model, GPU type, total GPUs and use case, such as `{example['name']}`.",
+                    "`low_latency` is for the most tokens per second and user, "
+                    "`max_throughput` for the most tokens per second and GPU.",
+                    "An instance is one server process. Bold is the default layout of the host; "
+                    "`serving_recipe_gpus_per_instance` sets another one.",
+                    f"A recipe is named by model, GPU type, number of GPUs and use case, such as `{example['name']}`.",
                     f"The image is `{TABLES.default_image(None)}` "
-                    "unless you set `serving_recipe_image` or `serving_recipe_name`.",
-                    "Tokens are the estimated capacity of one instance's KV cache "
+                    "unless `serving_recipe_image` or `serving_recipe_name` is set.",
+                    "Tokens are the estimated capacity of the KV cache of one instance "
                     "([GPU memory](../concepts/gpu-memory.md)).",
                 ]
             ),
             *(matrix(name, resolved) for name, resolved in models.items()),
             "## Published configurations\n",
-            "`serving_recipe_name` selects a configuration exactly as published. "
-            "[recipes/documents.md](recipes/documents.md) lists the values.\n",
+            "`serving_recipe_name` selects one. [recipes/documents.md](recipes/documents.md) has their values.\n",
             table(
                 ["serving_recipe_name", "Title", "Model", "Use case", "GPUs of an instance", "Image"],
                 map(document_row, TABLES.documents.values()),
@@ -208,7 +208,7 @@ COMPARED = {
 
 
 def matrix(model: str, resolved: Resolved) -> str:
-    """Return a row for each GPU type, size and use case."""
+    """Return the tables of a model: a row for each GPU type, size and use case."""
     text = [f"## {model}\n", f"Each value with its source: [recipes/{short(model)}.md](recipes/{short(model)}.md).\n"]
     for use_case in USE_CASES:
         text.append(f"### {words(use_case).capitalize()}\n")
@@ -222,7 +222,7 @@ def matrix(model: str, resolved: Resolved) -> str:
         if gpu_type not in TABLES.models[model]["supported"] and not row.get("refused"):
             refused.append(refusal(model, gpu_type))
     if refused:
-        text += ["Rejected:\n", bullets(refused)]
+        text += ["Not supported:\n", bullets(refused)]
     return "\n".join(text)
 
 
@@ -232,7 +232,7 @@ def matrix_row(case: Case, resolved: Resolved, model: str) -> list[str]:
     if case in resolved.refused:
         return [f"{host} `{case.gpu_type}`", layout, resolved.refused[case], *[""] * len(COMPARED)]
     recipe = resolved.recipes[case]
-    if ask(case.gpu_type, case.use_case, model=model)["gpus_per_instance"] == case.size:
+    if recipe_for(case.gpu_type, case.use_case, model=model)["gpus_per_instance"] == case.size:
         layout = f"**{layout}**"
     values = (get(recipe["engine_options"], option.split(".")) for option in COMPARED.values())
     cells = [{True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value) for value in values]
@@ -241,10 +241,10 @@ def matrix_row(case: Case, resolved: Resolved, model: str) -> list[str]:
 
 def refusal(model: str, gpu_type: str) -> str:
     try:
-        ask(gpu_type, USE_CASES[0], model=model)
+        recipe_for(gpu_type, USE_CASES[0], model=model)
     except RecipeError as error:
         return reason(error)
-    raise AssertionError(f"{model} has a recipe for {gpu_type}")
+    raise AssertionError(f"{model} has a recipe on {gpu_type}")
 
 
 def document_row(document: Tree) -> list[str]:
@@ -259,13 +259,13 @@ def document_row(document: Tree) -> list[str]:
 
 
 def supported(book: Tree) -> str:
-    """Describe the sizes of an instance by GPU type: ``b200, h200 (1, 4, 8 GPUs); gb200 (1, 4 GPUs)``.
+    """Return the sizes of an instance by GPU type: ``b200, h200 (1, 4, 8 GPUs); gb200 (1, 4 GPUs)``.
 
-    GPU types that the document's image does not support are listed separately.
+    GPU types that need a newer image than the document's are separate.
     """
     runs_on = TABLES.releases[select_release(book["image"], TABLES.releases)[0]]["architectures"]
     known = {row["gpu_type"] for row in TABLES.hardware if row["architecture"] in runs_on}
-    gpu_types = gathered((tuple(sizes), gpu_type) for gpu_type, sizes in book["supported"].items() if gpu_type in known)
+    gpu_types = grouped((tuple(sizes), gpu_type) for gpu_type, sizes in book["supported"].items() if gpu_type in known)
     newer = [gpu_type for gpu_type in book["supported"] if gpu_type not in known]
     text = "; ".join(f"{codes(named)} ({gpus(sizes)})" for sizes, named in gpu_types.items())
     return f"{text}; with a newer image {codes(newer)}" if newer else text
@@ -279,7 +279,7 @@ def hardware() -> str:
             row["architecture"],
             f"{row['memory_mib']:,}",
             row["min_driver"],
-            f"rejected: {row['refused']}" if row.get("refused") else ", ".join(row["moe_backends"]),
+            f"not supported: {row['refused']}" if row.get("refused") else ", ".join(row["moe_backends"]),
             ", ".join(row["kv_cache_dtypes"]),
         ]
         for row in TABLES.hardware
@@ -287,7 +287,7 @@ def hardware() -> str:
     return "\n".join(
         [
             "## Hardware\n",
-            "The product name in nvidia-smi determines a host's GPU type. Memory is that of one GPU, in MiB.\n",
+            "The GPU type of a host follows from the product name of nvidia-smi. Memory is for one GPU, in MiB.\n",
             table(["GPU type", "Products", "Architecture", "Memory", "Driver from", "MoE backends", "KV cache"], rows),
             "Sources:\n",
             bullets(f"`{row['gpu_type']}`: {row['source']}" for row in TABLES.hardware),
@@ -313,18 +313,18 @@ def releases() -> str:
     ]
     return "\n".join(
         [
-            "## TensorRT-LLM versions\n",
-            "The image's tag determines the version, and the version determines the options: "
-            "others are rejected before deployment.\n"
-            "A tag that is not in the table counts as the newest version up to it, with a warning.\n",
+            "## Releases of TensorRT-LLM\n",
+            "The release follows from the image's tag and determines the options. "
+            "The playbooks reject other options before they change a host.\n"
+            "A tag that is not in the table uses the newest release that is not newer, with a warning.\n",
             bullets(
                 [
-                    f"Tags of Dynamo's runtime: versions of NVIDIA Dynamo, for an image named `{DYNAMO_RUNTIME}` "
-                    "in any registry.",
-                    "Health: response of `/health` while the engine loads, a refused connection or 503.",
-                    "Precedence: the options file or the command line, if they differ.",
-                    "Harmony: whether responses are parsed; if not, `content` is the model's raw output.",
-                    "Telemetry: whether it sends usage statistics by default; the recipes disable them.",
+                    f"Tags of Dynamo's runtime: an image named `{DYNAMO_RUNTIME}`, in any registry, "
+                    "has the version of NVIDIA Dynamo in its tag.",
+                    "Health: result of `/health` while the engine loads, a refused connection or 503.",
+                    "Precedence: which overrides the other, the options file or the command line.",
+                    "Harmony: whether answers are parsed; if not, `content` is the model's raw output.",
+                    "Telemetry: whether it sends usage statistics by default. The recipes turn them off.",
                 ]
             ),
             table(
@@ -350,21 +350,21 @@ def releases() -> str:
 
 
 def release_changes() -> Iterator[str]:
-    """Describe the changes from each release in the table to the next."""
+    """Yield the changes of each release of the table."""
     rows = list(TABLES.releases.items())
     for (older, before), (newer, after) in pairwise(rows):
         yield f"### From {older} to {newer}\n"
-        said = [
+        changes = [
             f"{what} {verb}: {', '.join(names)}"
             for what, column in (("Options", "engine_options"), ("Flags", "cli"))
             for verb, names in compared(before[column], after[column]).items()
             if names
         ]
-        yield bullets(said or ["No option changed."])
+        yield bullets(changes or ["No option changed."])
 
 
 def compared(old: Tree, new: Tree) -> dict[str, list[str]]:
-    """List the options that a release added, removed and changed; a whole group counts as one option."""
+    """Return the options that a release added, removed and changed; for a group only the group."""
     before, after = specs_of(old), specs_of(new)
     return {
         "added": _topmost(after.keys() - before.keys()),
@@ -378,7 +378,7 @@ def compared(old: Tree, new: Tree) -> dict[str, list[str]]:
 
 
 def specs_of(options: Tree, prefix: str = "") -> dict[str, dict[str, Any]]:
-    """Return the spec of each option by its dotted path, without its suboptions."""
+    """Return the spec of each option by its dotted path, without the options in it."""
     found = {}
     for name, spec in options.items():
         found[prefix + name] = {key: value for key, value in spec.items() if key != "options"}
@@ -415,8 +415,8 @@ def model_page(model: str, resolved: Resolved) -> str:
     text = [
         f"# {model}: values and sources\n",
         WRITTEN,
-        f"All recipes with `{TABLES.default_image(None)}`. See [recipes.md](../recipes.md) for the overview.\n",
-        "## Common to all recipes\n",
+        f"For recipes with `{TABLES.default_image(None)}`. [recipes.md](../recipes.md) has the overview.\n",
+        "## All recipes\n",
         values_table(everywhere, everything),
     ]
     for use_case in USE_CASES:
@@ -425,25 +425,25 @@ def model_page(model: str, resolved: Resolved) -> str:
         text += [
             f"## {words(use_case).capitalize()}\n",
             values_table({value: others[value] for value in held if value not in everywhere and others[value]}, here),
-            "Estimated memory of one GPU in MiB, and capacity of an instance's KV cache "
+            "Estimated memory of one GPU in MiB, and capacity of the KV cache of an instance "
             "([GPU memory](../../concepts/gpu-memory.md)):\n",
             memory_table(recipes, here),
         ]
     text += [
         "## GPUs of an instance\n",
-        "All GPUs of a host, unless you set `serving_recipe_gpus_per_instance`. Exceptions:\n",
+        "All GPUs of a host, unless `serving_recipe_gpus_per_instance` or this table has another number:\n",
         table(["For", "GPUs", "Source"], map(layout_row, TABLES.models[model].get("layouts", []))),
         "## Notes\n",
         bullets(with_cases(notes(recipes), everything)),
-        "## With other images\n",
+        "## Other images\n",
         *other_images(model, recipes),
     ]
     return "\n".join(text)
 
 
 def values(recipes: Mapping[Case, Tree]) -> dict[tuple[str, str, str], list[Case]]:
-    """Return rows of option, value and source, with the recipes that have them."""
-    return gathered(
+    """Return the recipes by option, value and source."""
+    return grouped(
         ((f"`{entry['option']}`", literal(entry["value"]), entry["source"]), case)
         for case, recipe in recipes.items()
         for entry in recipe["provenance"]
@@ -455,7 +455,7 @@ def values_table(held: Mapping[tuple[str, str, str], Sequence[Case]], universe: 
         [option, value, where(cases, universe) or "all", source]
         for (option, value, source), cases in sorted(held.items())
     ]
-    if any(told != "all" for _, _, told, _ in rows):
+    if any(cases != "all" for _, _, cases, _ in rows):
         return table(["Option", "Value", "For", "Source"], rows)
     return table(["Option", "Value", "Source"], ([option, value, source] for option, value, _, source in rows))
 
@@ -478,22 +478,22 @@ def memory_table(recipes: Mapping[Case, Tree], cases: Iterable[Case]) -> str:
 
 def layout_row(layout: Tree) -> list[str]:
     selectors = layout.get("for", {}).values()
-    told = (codes(wanted if isinstance(wanted, list) else [wanted]) for wanted in selectors)
-    return ["; ".join(told), str(layout["gpus_per_instance"]), layout["source"]]
+    texts = (codes(values if isinstance(values, list) else [values]) for values in selectors)
+    return ["; ".join(texts), str(layout["gpus_per_instance"]), layout["source"]]
 
 
 def notes(recipes: Mapping[Case, Tree]) -> dict[str, list[Case]]:
-    return gathered((note, case) for case, recipe in recipes.items() for note in recipe["notes"])
+    return grouped((note, case) for case, recipe in recipes.items() for note in recipe["notes"])
 
 
 def with_cases(sentences: Mapping[str, Sequence[Case]], universe: Sequence[Case]) -> list[str]:
     return [
-        f"{told}: {sentence}" if (told := where(cases, universe)) else sentence for sentence, cases in sentences.items()
+        f"{text}: {sentence}" if (text := where(cases, universe)) else sentence for sentence, cases in sentences.items()
     ]
 
 
 def other_images(model: str, recipes: Mapping[Case, Tree]) -> Iterator[str]:
-    """Describe for each other release the recipes in which its values differ."""
+    """Yield, for each other release, the recipes with different values or without support."""
     for row in TABLES.releases.values():
         image = f"{IMAGE_REPOSITORY}:{row['default_tag']}"
         if image == TABLES.default_image(None):
@@ -501,15 +501,15 @@ def other_images(model: str, recipes: Mapping[Case, Tree]) -> Iterator[str]:
         found = []
         for case, recipe in recipes.items():
             if recipe["architecture"] not in row["architectures"]:
-                found.append(("gpt-oss is not supported.", case))
+                found.append(("the release does not run gpt-oss.", case))
                 continue
             try:
-                other = ask(case.gpu_type, case.use_case, gpus_per_instance=case.size, model=model, image=image)
+                other = recipe_for(case.gpu_type, case.use_case, gpus_per_instance=case.size, model=model, image=image)
                 found += [(change, case) for change in _changed(recipe, other)]
             except RecipeError as error:
-                found.append((f"rejected: {reason(error)}", case))
+                found.append((f"not supported: {reason(error)}", case))
         yield f"### {row['default_tag']}\n"
-        yield bullets(with_cases(gathered(found), list(recipes)) or ["The same values."])
+        yield bullets(with_cases(grouped(found), list(recipes)) or ["The same values."])
 
 
 def _changed(recipe: Tree, other: Tree) -> Iterator[str]:
@@ -527,16 +527,17 @@ def documents_page(documents: Mapping[str, Resolved]) -> str:
     text = [
         "# Published configurations\n",
         WRITTEN,
-        "Set `serving_recipe_name` to one of these names to deploy the configuration as published. "
-        "Other options keep TensorRT-LLM's defaults.\n"
-        "See [recipes.md](../recipes.md) for the overview.\n",
+        "Set `serving_recipe_name` to one of these names. "
+        "TensorRT-LLM has its defaults for other options.\n"
+        "[recipes.md](../recipes.md) has the overview.\n",
     ]
     for name, resolved in documents.items():
         document, recipes = TABLES.documents[name], resolved.recipes
+        worker = document.get("worker")
         text += [
             f"## {name}\n",
             f"{document['title']}.\n",
-            *([f"Set it with `dynamo_{worker}_recipe_name`.\n"] if (worker := document.get("worker")) else []),
+            *([f"Role `dynamo` runs it: set `dynamo_{worker}_recipe_name`.\n"] if worker else []),
             table(
                 ["Model", "Use case", "Image", "GPUs of an instance"],
                 [
@@ -551,7 +552,7 @@ def documents_page(documents: Mapping[str, Resolved]) -> str:
             values_table(held, list(recipes)) if (held := values(recipes)) else "It sets no option.\n",
         ]
         text += [bullets(with_cases(found, list(recipes))) for found in [notes(recipes)] if found]
-        refused = gathered((why, case) for case, why in resolved.refused.items())
+        refused = grouped((why, case) for case, why in resolved.refused.items())
         listed = [*recipes, *resolved.refused]
-        text += ["Rejected:\n", bullets(with_cases(refused, listed))] if refused else []
+        text += ["Not supported:\n", bullets(with_cases(refused, listed))] if refused else []
     return "\n".join(text)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Resolves the recipe of a host, on the control machine; the module of the same name has the documentation."""
+"""Resolves the recipe of a host on the control node; the module of the same name has the documentation."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data imp
     serving_recipe,
 )
 
-# Ansible imports an action before it forks a worker for each host. What is read now they all have;
-# read by each of them, the tables would cost more than the recipe.
+# Ansible imports an action before it forks a worker for each host, so all workers share this data. If each worker read
+# the tables, that would take longer than the recipe.
 load_tables()
 load_defaults()
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: dynamo_problems
-short_description: Tell why a deployment of NVIDIA Dynamo cannot work
+short_description: List the problems of a deployment of NVIDIA Dynamo
 version_added: 0.1.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:
-  - Looks at all hosts of a deployment together, before anything is started on them.
-  - Workers of hosts that are not in C(workers) are not looked at, such as those of hosts that a run leaves out.
+  - Checks all hosts of a deployment together, before a component starts.
+  - Does not check workers that are not in C(workers), such as those of hosts outside of the run.
 options:
   _input:
     description:
@@ -21,24 +21,24 @@ options:
       - C(workers) has the recipes of C(prefill) and C(decode) by host, as role P(trtllm.fleet.serving_recipe#role)
         makes them.
       - C(ports) has the ports of the frontend (C(dynamo_port)) and of the control hosts by variable; C(port_ranges) the
-        first ports of workers by C(dynamo_prefill_port) and C(dynamo_decode_port), and C(request_ports_above)
-        how far above them those for requests begin.
-      - C(image), C(releases) as in P(trtllm.fleet.dynamo_release#filter), C(router_mode), and
-        C(tls), whether NATS is to speak TLS. C(together) has groups of variables with their values, of which all are
-        set or none; C(numbers), by variable, a number and the least that it may be.
+        first ports of workers by C(dynamo_prefill_port) and C(dynamo_decode_port); C(request_port_offset) how far
+        above a worker's port its port for requests is.
+      - C(image), C(versions) as in P(trtllm.fleet.dynamo_version#filter), C(router_mode), and C(tls), whether NATS uses
+        TLS. C(together) has groups of variables with their values, of which all are set or none; C(numbers), by
+        variable, a number and its minimum.
     type: dict
     required: true
 """
 
 EXAMPLES = r"""
-- name: Stop where the parts cannot work together
+- name: Assert that the deployment has no problem
   ansible.builtin.assert:
     that: deployment | trtllm.fleet.dynamo_problems | length == 0
 """
 
 RETURN = r"""
 _value:
-  description: One line for each problem, with the variable to change.
+  description: One line for each problem, with the variable to set.
   type: list
   elements: str
 """
@@ -46,11 +46,11 @@ _value:
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import problems
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import deployment_problems
 
 
 class FilterModule:
     """The filter of this file."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        return {"dynamo_problems": problems}
+        return {"dynamo_problems": deployment_problems}

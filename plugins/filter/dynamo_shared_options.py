@@ -6,12 +6,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: dynamo_shared_options
-short_description: Tell what of a worker's engine options all workers of NVIDIA Dynamo have to have alike
+short_description: Select the engine options that must be equal on all workers of NVIDIA Dynamo
 version_added: 0.1.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:
-  - A prefill worker hands its KV cache on to a decode worker, which has to have the same kind of cache and of way.
+  - A prefill worker transfers its KV cache to a decode worker, which needs the same type of cache and of transfer.
 options:
   _input:
     description: The engine options, as role P(trtllm.fleet.serving_recipe#role) makes them.
@@ -20,7 +20,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Show it
+- name: Show the shared options
   ansible.builtin.debug:
     msg: "{{ recipe.engine_options | trtllm.fleet.dynamo_shared_options }}"
 """
@@ -38,11 +38,11 @@ _value:
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import agreed
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import shared_options
 
 
 class FilterModule:
     """The filter of this file."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        return {"dynamo_shared_options": agreed}
+        return {"dynamo_shared_options": shared_options}

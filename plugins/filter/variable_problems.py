@@ -13,6 +13,8 @@ author:
 description:
   - Returns a sentence for each variable of the hosts whose name begins with the name of a role of this collection, such
     as C(serving_recipe_), and that no role or playbook of this collection uses.
+  - With the prefix of a role whose name is one word, such as C(gateway_), only a name near to a known one is returned,
+    because such names are common outside this collection.
   - Role P(trtllm.fleet.preflight#role) uses it, so that a misspelt variable stops a run before it changes a host.
 options:
   _input:

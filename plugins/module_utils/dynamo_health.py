@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What NVIDIA Dynamo tells of its workers: the frontend's /health lists them, their own /metrics count requests."""
+"""Workers of NVIDIA Dynamo: listed by the frontend's /health, with requests counted by their own /metrics."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ PREFILL = {'dynamo_component="prefill"', 'dynamo_endpoint="generate"'}
 
 @dataclass(frozen=True)
 class Instance:
-    """One worker's offer of one endpoint. ``address`` is an IP, or empty where requests do not go by TCP."""
+    """An endpoint of a worker. ``address`` is an IP, or empty if requests do not use TCP."""
 
     endpoint: str  # dyn://NAMESPACE.COMPONENT.ENDPOINT
     address: str
     port: str
-    id: str  # the worker's, as text like those in answers: most are beyond what JSON is exact to
+    id: str  # the worker's, as text like in answers: JSON numbers are not exact for most
 
     @property
     def role(self) -> str:
-        """``prefill`` or ``decode``, whatever a release calls the latter."""
+        """``prefill`` or ``decode``, whatever a version calls the latter."""
         return "prefill" if self.endpoint.split(".")[-2] == "prefill" else "decode"
 
     def __str__(self) -> str:
@@ -38,9 +38,9 @@ class Instance:
 
 
 def place(text: str) -> tuple[str, str]:
-    """The IP, in its one spelling, and the port, empty if there is none, of IP, IPv4:PORT or [IPv6]:PORT.
+    """Return the IP in its normal form, and the port or an empty string, of IP, IPv4:PORT or [IPv6]:PORT.
 
-    Raises ValueError for what is none of these.
+    Raises ValueError for other text.
     """
     found = PLACE.fullmatch(text)
     host, port = found.groups("") if found else (text, "")
@@ -48,9 +48,9 @@ def place(text: str) -> tuple[str, str]:
 
 
 def listed(health: Mapping[str, Any]) -> list[Instance]:
-    """The instances that a frontend lists, in its order. Raises LookupError or TypeError for what is no such list.
+    """Return the instances that a frontend lists, in its order. Raises LookupError or TypeError for another document.
 
-    Workers list other endpoints too, whose names differ between releases and end in a random suffix.
+    Workers list other endpoints too, whose names differ between versions and end in a random suffix.
     """
     found = []
     for entry in health["instances"]:
@@ -66,7 +66,7 @@ def listed(health: Mapping[str, Any]) -> list[Instance]:
 
 @dataclass(frozen=True)
 class Count:
-    """How many instances of each endpoint there are, against how many there have to be."""
+    """Number of instances by endpoint, found and expected."""
 
     expected: Mapping[str, int]
     found: Mapping[str, int]
@@ -81,19 +81,19 @@ class Count:
         return all(self.found[name] == number for name, number in self.expected.items())
 
     def __str__(self) -> str:
-        """The numbers, then all workers with their addresses: what is not there shows by what is."""
+        """Return the numbers and, where they differ, all listed workers with their addresses."""
         numbers = ", ".join(f"{self.found[name]} of {number} {name}" for name, number in self.expected.items())
         workers = [str(entry) for entry in self.instances if entry.endpoint.endswith(".generate")]
         return numbers if self.equal else f"{numbers}; listed: {', '.join(workers) or 'no worker'}"
 
 
 def count(instances: Sequence[Instance], expected: Mapping[str, int], address: str = "") -> Count:
-    """Count the instances of the expected endpoints, only those at ``address``, as of ``place``, if there is one."""
+    """Count the instances of the expected endpoints; only those at ``address``, in the form of ``place``, if given."""
     return Count(expected, Counter(entry.endpoint for entry in at(instances, address)), instances)
 
 
 def at(instances: Sequence[Instance], address: str) -> list[Instance]:
-    """Those at an address, or at its port if it has one, or all if it is empty."""
+    """Return the instances at an address, or at its port if it has one; all if it is empty."""
     if not address:
         return list(instances)
     host, port = place(address)
@@ -101,6 +101,6 @@ def at(instances: Sequence[Instance], address: str) -> list[Instance]:
 
 
 def prefill_requests(metrics: str) -> int:
-    """The requests that a worker has taken as prefill worker, from the text of its /metrics; 0 if it counts none."""
+    """Return the number of requests of a prefill worker, from the text of its /metrics; 0 if it counts none."""
     taken = (match for match in SAMPLE.finditer(metrics) if set(match["labels"].split(",")) >= PREFILL)
     return sum(int(float(match["value"])) for match in taken)

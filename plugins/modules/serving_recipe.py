@@ -10,11 +10,11 @@ module: serving_recipe
 short_description: Resolve the recipe of a host from its variables
 version_added: 0.1.0
 description:
-  - Reads the host's variables of role P(trtllm.fleet.serving_recipe#role), which have their defaults where not set.
+  - Reads the host's variables of role P(trtllm.fleet.serving_recipe#role), with its defaults where not set.
   - Merges the role's data into one configuration, each value with its source.
   - Checks the result against what the image's TensorRT-LLM release and the GPUs accept.
   - Fails with one message that lists every problem, what is allowed, and the variable to change.
-  - Role P(trtllm.fleet.serving_recipe#role) runs it, and makes the recipe a variable for later roles and plays.
+  - Role P(trtllm.fleet.serving_recipe#role) runs it and sets the recipe as a variable for later roles and plays.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
   - trtllm.fleet.attributes.info_module
@@ -26,12 +26,11 @@ options:
   detected:
     description:
       - Result of M(trtllm.fleet.gpu_info).
-      - Not needed where the host's variables name the type and the number of its GPUs, or which they are.
+      - Not needed if the host's variables set the type of its GPUs, and their number or indices.
     type: dict
 seealso:
   - module: trtllm.fleet.gpu_info
-  - plugin: trtllm.fleet.serving_plan
-    plugin_type: filter
+  - module: trtllm.fleet.serving_plan
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 """
@@ -63,18 +62,18 @@ recipe:
       description: Model by its name on the hub.
       type: str
     document:
-      description: Name of the document's configuration, V(null) for the best known one.
+      description: Name of the published configuration, V(null) for the default recipe.
       type: str
     as_written:
-      description: Whether image and values are the document's, all of them and no others.
+      description: Whether image and values are exactly those of the published configuration.
       type: bool
     use_case:
       description: Use case.
       type: str
     worker:
       description:
-        - Which part of disaggregated serving the instances are, V(prefill) or V(decode).
-        - V(null) where each of them serves by itself, which is what role P(trtllm.fleet.trtllm_server#role) runs.
+        - The kind of worker in disaggregated serving, V(prefill) or V(decode).
+        - V(null) for complete servers, which role P(trtllm.fleet.trtllm_server#role) runs.
       type: str
     gpu_type:
       description: Row of the hardware table.
@@ -93,17 +92,17 @@ recipe:
       description: Container image.
       type: str
     release:
-      description: Row of the release table that the image's tag stands for.
+      description: Row of the release table of the image's tag.
       type: str
       sample: "1.2"
     health:
-      description: How C(/health) looks while the engine loads, V(refused) or V(503).
+      description: Result of C(/health) while the engine loads, V(refused) or V(503).
       type: str
     harmony:
-      description: Whether the release parses the harmony format; where not, an answer is the raw text of all channels.
+      description: Whether the release parses the harmony format. If not, an answer is the raw text of all channels.
       type: bool
     instances:
-      description: Server processes, each with its name, GPU indices, TCP port, and the NUMA node that its GPUs share.
+      description: Server processes, each with its name, GPU indices, TCP port, and the NUMA node of all its GPUs.
       type: list
       elements: dict
       sample:
@@ -119,16 +118,16 @@ recipe:
       description: Content of the YAML file for C(trtllm-serve --config).
       type: dict
     flags:
-      description: Those of them that the release heeds on its command line only; older releases have some.
+      description: Engine options that the release reads only from its command line; some older releases have such.
       type: dict
     environment:
       description: Environment variables of the container.
       type: dict
     limits:
-      description: Limits of the container, as C(ipc), C(shm_size) and C(ulimits).
+      description: Limits of the container, such as C(ipc), C(shm_size) and C(ulimits).
       type: dict
     requires:
-      description: What the host must have; C(driver) is a lowest version, C(gpu_memory_mib) is for each GPU.
+      description: Requirements of the host. C(driver) is the lowest version; C(gpu_memory_mib) is for each GPU.
       type: dict
     memory:
       description: Estimate of one GPU's memory, in MiB, and of the KV cache in tokens (docs/concepts/gpu-memory.md).
@@ -136,15 +135,15 @@ recipe:
     provenance:
       description:
         - Every value with its source, as C(option), C(value) and C(source).
-        - Where an operator's value takes the place of another one of the recipe, C(instead_of) is that.
+        - C(instead_of) is the recipe's value that an operator's value replaces.
       type: list
       elements: dict
     notes:
-      description: Consequences of the recipe's own values that an operator should know.
+      description: Consequences of the recipe's values.
       type: list
       elements: str
     warnings:
-      description: The same of the operator's values, and an image tag that no release row has.
+      description: Consequences of the operator's values, and an image tag that the release table does not have.
       type: list
       elements: str
 """

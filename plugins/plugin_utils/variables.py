@@ -63,13 +63,19 @@ def unknown(names: Iterable[str]) -> Iterator[str]:
 
 
 def advice(name: str) -> str:
-    """Return what to do about an unknown variable."""
-    role = role_of(name)
+    """Return what to do about an unknown variable; empty if it may belong to something else.
+
+    A name such as ``gateway_ip`` is common outside this collection. With the prefix of a role whose name is a single
+    word, only a name near to a known one counts as a mistake.
+    """
+    role = role_of(name) or ""
     # Compared without the prefix, which would make all variables of the role look alike.
     start = len(f"{role}_")
     near = nearest(name[start:], sorted(known[start:] for known in documented() if role_of(known) == role))
     if near:
         return f"Set {role}_{near}."
+    if "_" not in role:
+        return ""
     return f"Remove it. Run ansible-doc --type role trtllm.fleet.{role} for the variables of the role."
 
 
@@ -79,7 +85,8 @@ def problems(variables: Mapping[str, Iterable[str]]) -> list[str]:
     for host, names in variables.items():
         for name in unknown(names):
             hosts.setdefault(name, []).append(host)
-    return [f"{_subject(setters)} {name}; no role knows it. {advice(name)}" for name, setters in sorted(hosts.items())]
+    advised = ((name, setters, advice(name)) for name, setters in sorted(hosts.items()))
+    return [f"{_subject(setters)} {name}; no role knows it. {action}" for name, setters, action in advised if action]
 
 
 def _subject(hosts: list[str]) -> str:

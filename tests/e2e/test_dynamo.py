@@ -227,7 +227,7 @@ def test_shared_option_rolls_back_on_all_hosts_after_a_failure(dynamo: Dynamo) -
     )
     assert run.status != 0
     assert "insufficient GPU memory" in said(run)
-    assert "What all parts have to agree on was changed, and that failed on dyn-4" in said(run)
+    assert "Shared settings of all components changed, and the change failed on dyn-4" in said(run)
     assert [dynamo.release(*place) for place in places] == releases
     assert wait_for(dynamo.complete, 60)
     assert complete(dynamo.apis()[0])
@@ -238,15 +238,15 @@ def test_shared_option_needs_all_hosts(dynamo: Dynamo, before: dict[str, str]) -
     some = dynamo.places["prefill"][:1]
     run = dynamo.play(only=some, dynamo_prefill_engine_options=options, dynamo_decode_engine_options=options)
     assert run.status != 0
-    assert "run without --limit" in said(run)
+    assert "run the playbook without --limit" in said(run)
     assert restarted(dynamo, before) == set()
 
 
 def test_other_etcd_members_are_rejected(dynamo: Dynamo, before: dict[str, str]) -> None:
     run = dynamo.play(withdrawn=[LATE], dynamo_etcd_peer_port=2390)
     assert run.status != 0
-    assert "etcd was made with the members dyn-1=http://" in said(run)
-    assert "withdraw all parts" in said(run)
+    assert "etcd has the members dyn-1=http://" in said(run)
+    assert "first remove all components" in said(run)
     assert restarted(dynamo, before) == set()
 
 

@@ -33,7 +33,7 @@ def decode_workers(dynamo: Dynamo) -> int:
 def test_failed_etcd_ends_the_run_at_once(dynamo: Dynamo) -> None:
     run = dynamo.play(dynamo_etcd_image="registry.origin.test/library/nats:2.11.4")
     assert run.status != 0
-    assert f"etcd or NATS failed on {CONTROL}, and nothing starts without them" in said(run)
+    assert f"etcd or NATS failed on {CONTROL}; no component starts without them" in said(run)
 
 
 def test_next_run_recovers(dynamo: Dynamo) -> None:

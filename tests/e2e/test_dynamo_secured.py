@@ -51,7 +51,7 @@ def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
 def test_unsupported_option_is_rejected(dynamo: Dynamo) -> None:
     run = dynamo.play(dynamo_nats_tls=True)
     assert run.status != 0
-    assert "speaks no TLS with NATS" in said(run)
+    assert "does not support TLS for NATS" in said(run)
     assert "dynamo_nats_tls to false" in said(run)
     assert dynamo.shell(HOST, BARE, check=False) == ""
 
@@ -59,7 +59,7 @@ def test_unsupported_option_is_rejected(dynamo: Dynamo) -> None:
 def test_missing_key_file_is_rejected(dynamo: Dynamo) -> None:
     run = dynamo.play(dynamo_tls_key_file="/etc/ssl/none.pem")
     assert run.status != 0
-    assert "dynamo_tls_key_file: /etc/ssl/none.pem on this host is no file" in said(run)
+    assert "dynamo_tls_key_file: /etc/ssl/none.pem on this host is not a file" in said(run)
     assert dynamo.shell(HOST, BARE, check=False) == ""
 
 

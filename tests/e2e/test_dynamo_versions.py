@@ -40,7 +40,7 @@ def test_version_is_deployed_and_updated_to_the_next(dynamo: Dynamo, release: st
     """The play's last task verifies responses of a prefill and a decode worker, by both APIs."""
     before = dynamo.runs()
     run = dynamo.deploy(dynamo_image=f"{IMAGE}:{release}")
-    assert "verified. It was asked" in run.output
+    assert "verified. Prompt:" in run.output
     after = dynamo.runs()
     assert sorted(after) == [f"{HOST} {part}" for part in PARTS]
     if before:
@@ -53,7 +53,7 @@ def test_newest_version_supports_certificates_for_nats(dynamo: Dynamo) -> None:
     certify(dynamo.folder, {HOST: ["IP:127.0.0.1"]})
     dynamo.variables.update(secured("open sesame"), dynamo_nats_tls=True)
     image = f"{IMAGE}:{RELEASES[-1]}"
-    assert "verified. It was asked" in dynamo.deploy(dynamo_image=image).output
+    assert "verified. Prompt:" in dynamo.deploy(dynamo_image=image).output
     files = f"-CAfile {CERTIFICATES}/ca.pem -connect 127.0.0.1:2379"
     assert "Verify return code: 0" in dynamo.shell(HOST, f"openssl s_client {files} < /dev/null 2>&1", check=False)
     assert '"tls_required":true' in dynamo.shell(HOST, "bash -c 'head -1 < /dev/tcp/127.0.0.1/4222'", check=False)

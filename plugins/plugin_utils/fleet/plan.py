@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What would run on each host of a fleet, and why: hosts with the same recipe together, for people and for a file."""
+"""The plan of a fleet: the recipe of each host and what it changes, grouped by recipe, as text and as data."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ansible.errors import AnsibleError
+from jinja2 import UndefinedError
+
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.revisions import (
+    COMMIT,
+    readable,
+    resolve_revision,
+    revision_answers,
+)
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import dotted
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import Tree, leaves
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layout import NO_GPU
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import OVERRIDES, RecipeError
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe_request import PREFIX, read_request
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_defaults, serving_recipe
 
-# What the commit of a host's weights follows from.
-REVISION = ("model_weights_repository", "serving_recipe_model", "model_weights_revision", "model_weights_hub_url")
-COMMIT = re.compile(r"[0-9a-f]{40}")
-# With these a host is not asked which GPUs it has.
-ASKED = ("gpu_type", "gpu_count")
+# With these set, the GPUs of a host are not gathered.
+GPU_VARIABLES = ("gpu_type", "gpu_count")
 
 NOTHING_RUNS = "nothing runs"
 RUNS_ALREADY = "runs this recipe already"
@@ -32,7 +39,7 @@ NOT_ASKED = "not asked"
 UNKNOWN_RELEASE = "serves, but not from a release.json that holds its recipe"
 NEVER_VERIFIED = "is set to run a release that was never verified: an interrupted run"
 
-# Keys of the memory estimate and what they are to people, in the order in which memory is taken.
+# Keys of the memory estimate and their labels, in the order in which memory is used.
 MEMORY = {
     "weights_mib": "weights",
     "kv_cache_mib": "KV cache",
@@ -41,7 +48,7 @@ MEMORY = {
     "runtime_mib": "runtime",
     "free_mib": "free",
 }
-# Columns of the text. Hosts beyond so many names or ranges are only in the file.
+# Columns of the text. More than LISTED names or ranges of hosts are only in the file.
 WIDTH = 110
 LABEL = 11
 LISTED = 12
@@ -49,11 +56,11 @@ VALUE_WIDTH = 24
 
 
 @dataclass(frozen=True)
-class Host:
-    """What is known of one host: its recipe or why it has none, and the answer to what runs now.
+class PlannedHost:
+    """A host of the plan: its recipe, or its problems, and its running release.
 
-    ``release`` is the result of ``trtllm.fleet.host_release_info``, also where it failed or was skipped. ``revision``
-    has the ``name`` of the weights' revision, and its ``commit`` or the ``reason`` why that is not known.
+    ``release`` is the result of ``trtllm.fleet.host_release_info``, also if it failed or was skipped. ``revision`` has
+    the ``name`` of the weights' revision, and its ``commit`` or the ``reason`` why that is unknown.
     """
 
     recipe: Tree | None
@@ -62,49 +69,25 @@ class Host:
     revision: Tree | None = None
 
 
-def revision_hosts(variables: Mapping[str, Tree]) -> list[str]:
-    """Return one host of each set that wants the same revision, a host that answers. A commit needs no query.
+def fleet_plan(hosts: Sequence[str], variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the plan of a fleet, as ``make_plan`` does, from the ``variables`` of its hosts."""
+    answers = revision_answers(readable(hosts, variables))
 
-    ``variables`` of the hosts, by name, with the result ``__plan_release``.
-    """
-    chosen: dict[tuple[Any, ...], str] = {}
-    for name, values in variables.items():
-        release = values.get("__plan_release") or {"skipped": True}
-        asks = not values.get("bundle_dir") and not COMMIT.fullmatch(_revision(values))
-        if asks and not release.get("skipped") and not release.get("unreachable"):
-            chosen.setdefault(_revision_key(values), name)
-    return list(chosen.values())
+    def planned_host(name: str) -> PlannedHost:
+        try:
+            revision = resolve_revision(variables[name], answers)
+            return look_up(variables[name], load_defaults(), serving_recipe, revision)
+        except (AnsibleError, UndefinedError) as error:
+            # Variables are templates that are rendered when they are read.
+            return PlannedHost(None, [f"the host's variables cannot be read: {error}"])
 
-
-def resolve_revision(values: Tree, answers: Mapping[tuple[Any, ...], Tree]) -> Tree:
-    """Return the revision of a host's weights; ``answers`` are those of the hub, from ``revision_answers``."""
-    name = _revision(values)
-    if COMMIT.fullmatch(name):
-        return {"name": name, "commit": name}
-    if values.get("bundle_dir"):
-        return {"name": name, "reason": f"the bundle in bundle_dir ({values['bundle_dir']}) has the commit"}
-    answer = answers.get(_revision_key(values), {})
-    if answer.get("commit"):
-        return {"name": name, "commit": answer["commit"]}
-    return {"name": name, "reason": answer.get("msg") or "no host was there to query the hub from"}
+    return make_plan({name: planned_host(name) for name in hosts})
 
 
-def revision_answers(variables: Mapping[str, Tree]) -> dict[tuple[Any, ...], Tree]:
-    """Return the hub's answers by what was wanted: results ``__plan_revision`` of ``trtllm.fleet.hub_manifest``."""
-    results = ((_revision_key(values), values.get("__plan_revision") or {}) for values in variables.values())
-    return {key: result for key, result in results if not result.get("skipped") and result}
-
-
-def _revision(values: Tree) -> str:
-    return str(values.get("model_weights_revision") or "main")
-
-
-def _revision_key(values: Tree) -> tuple[Any, ...]:
-    return tuple(values.get(name) for name in REVISION)
-
-
-def look_up(variables: Tree, defaults: Tree, resolver: Callable[[Tree], Tree], revision: Tree | None = None) -> Host:
-    """A host as its variables tell, in a fleet with the given ``defaults`` of role serving_recipe.
+def look_up(
+    variables: Tree, defaults: Tree, resolver: Callable[[Tree], Tree], revision: Tree | None = None
+) -> PlannedHost:
+    """Return a host from its variables and the ``defaults`` of role serving_recipe.
 
     ``variables`` may have the results ``__plan_gpus`` of ``trtllm.fleet.gpu_info`` and ``__plan_release``.
     """
@@ -115,23 +98,23 @@ def look_up(variables: Tree, defaults: Tree, resolver: Callable[[Tree], Tree], r
         recipe = resolver(request)
     except RecipeError as error:
         if known or gpus.get("skipped"):
-            return Host(None, error.problems)
-        # The resolver cannot know that nobody looked. Why a host is unreachable Ansible shows, in other words for each.
-        why = "could not be reached" if gpus.get("unreachable") else f"did not tell its GPUs ({gpus.get('msg')})"
-        missing = next(name for name in ASKED if request.get(name) in (None, ""))
-        asked = (
+            return PlannedHost(None, error.problems)
+        # The resolver does not know that no GPUs were gathered. Ansible shows why a host is unreachable.
+        why = "could not be reached" if gpus.get("unreachable") else f"did not report its GPUs ({gpus.get('msg')})"
+        missing = next(name for name in GPU_VARIABLES if request.get(name) in (None, ""))
+        not_gathered = (
             f"{PREFIX}{missing}: the host {why}. "
-            f"Set {' and '.join(PREFIX + name for name in ASKED)} to plan without asking it."
+            f"Set {' and '.join(PREFIX + name for name in GPU_VARIABLES)} to plan without its answer."
         )
-        return Host(None, [asked, *(problem for problem in error.problems if NO_GPU not in problem)])
-    return Host(recipe, release=variables.get("__plan_release"), revision=revision)
+        return PlannedHost(None, [not_gathered, *(problem for problem in error.problems if NO_GPU not in problem)])
+    return PlannedHost(recipe, release=variables.get("__plan_release"), revision=revision)
 
 
-def make_plan(hosts: Mapping[str, Host]) -> dict[str, Any]:
-    """The plan of a fleet, hosts by name.
+def make_plan(hosts: Mapping[str, PlannedHost]) -> dict[str, Any]:
+    """Return the plan of a fleet, hosts by name.
 
-    Returns ``groups`` (``hosts``, ``now``, ``revision``, ``recipe``) and ``without_recipe`` (``hosts``, ``problems``),
-    hosts in natural order and nothing that differs from run to run.
+    It has ``groups`` (``hosts``, ``now``, ``revision``, ``recipe``) and ``without_recipe`` (``hosts``, ``problems``),
+    with hosts in natural order. Two runs on the same fleet return the same plan.
     """
     groups: dict[str, dict[str, Any]] = {}
     without: dict[str, dict[str, Any]] = {}
@@ -154,12 +137,12 @@ def make_plan(hosts: Mapping[str, Host]) -> dict[str, Any]:
 
 
 def natural(host: str) -> list[tuple[int, str] | str]:
-    """A key that sorts gpu2 before gpu10."""
+    """Return a key that sorts gpu2 before gpu10."""
     return [(int(part), part) if place % 2 else part for place, part in enumerate(_parts(host))]
 
 
 def _parts(host: str) -> list[str]:
-    """A name as text, digits, text, digits, ..., text."""
+    """Split a name into text, digits, text, ..., text."""
     return re.split(r"([0-9]+)", host)
 
 
@@ -168,9 +151,9 @@ def _group(groups: dict[str, dict[str, Any]], key: Any, new: dict[str, Any]) -> 
 
 
 def compare(answer: Tree | None, recipe: Tree, commit: str | None = None) -> tuple[str, list[dict[str, Any]]]:
-    """What ``recipe`` means on a host that answered what it runs: a state, and the changes. ``commit``: of the weights.
+    """Return the state of a host, and the changes that ``recipe`` and the ``commit`` of the weights make on it.
 
-    A change has ``what``, ``now`` and ``planned``, without the one that is not set.
+    A change has ``what``, ``now`` and ``planned``; a side that is not set is left out.
     """
     answer = answer or {"skipped": True}
     if answer.get("unreachable"):
@@ -192,7 +175,7 @@ def compare(answer: Tree | None, recipe: Tree, commit: str | None = None) -> tup
 
 
 def _troubles(verified: str, units: Sequence[Tree]) -> Iterator[str]:
-    """Why a host does not run the release that it verified last, units with the same trouble together."""
+    """Yield why a host does not run its last verified release, grouped by reason."""
     troubles: dict[str, list[str]] = {}
     for unit in units:
         if unit["release"] not in (verified, ""):
@@ -210,7 +193,7 @@ def _troubles(verified: str, units: Sequence[Tree]) -> Iterator[str]:
 
 
 def _moves(running: Tree, commit: str | None) -> Iterator[dict[str, Any]]:
-    """The change of the weights' commit, where both are known: a snapshot is named after its commit."""
+    """Yield the change of the weights' commit, if both are known: a snapshot has the name of its commit."""
     now = str(running.get("weights") or "").rpartition("/")[2]
     if commit and COMMIT.fullmatch(now) and now != commit:
         yield {"what": "commit", "now": now, "planned": commit}
@@ -219,7 +202,7 @@ def _moves(running: Tree, commit: str | None) -> Iterator[dict[str, Any]]:
 def _changes(running: Tree, planned: Tree) -> Iterator[dict[str, Any]]:
     before, after = _served(running), _served(planned)
     if before["instances"] != after["instances"]:
-        # How each of them changes follows.
+        # The number of instances changes; leave out the single instances.
         before, after = ({k: v for k, v in side.items() if not k.startswith("instances.")} for side in (before, after))
     for what in {**before, **after}:
         change = {name: side[what] for name, side in (("now", before), ("planned", after)) if what in side}
@@ -228,7 +211,7 @@ def _changes(running: Tree, planned: Tree) -> Iterator[dict[str, Any]]:
 
 
 def _served(recipe: Tree) -> dict[str, Any]:
-    """The values of a recipe that change what runs, by dotted name."""
+    """Return the values of a recipe that a release depends on, by dotted name."""
     instances = recipe.get("instances") or []
     return {
         "model": recipe.get("model"),
@@ -244,7 +227,7 @@ def _served(recipe: Tree) -> dict[str, Any]:
 
 
 def _settings(parts: Tree) -> dict[tuple[str, ...], Any]:
-    """The values that layers set, by path. A limit that is empty is left to Docker, as one that is not set."""
+    """Return the values that layers set, by path. An empty limit has Docker's default, like one that is not set."""
     return {
         (part, *path): value
         for part in OVERRIDES
@@ -254,15 +237,15 @@ def _settings(parts: Tree) -> dict[tuple[str, ...], Any]:
 
 
 def _shape(instances: Sequence[Tree]) -> str:
-    """``4 x 2 GPUs``: instances, and GPUs of each."""
+    """Return the number of instances and their GPUs: ``4 x 2 GPUs``."""
     sizes = " and ".join(str(size) for size in dict.fromkeys(len(instance.get("gpus", [])) for instance in instances))
     return f"{len(instances)} x {sizes or 0} GPUs"
 
 
 def shorten(hosts: Iterable[str], listed: int = LISTED) -> str:
-    """Host names on one line, runs of them as Ansible writes ranges: ``gpu[001:998], gpu1000``.
+    """Return host names on one line, with ranges as in Ansible inventories: ``gpu[001:998], gpu1000``.
 
-    Of more than ``listed`` names and ranges the rest is a number.
+    After ``listed`` names and ranges only the number of the others follows.
     """
     names = sorted(hosts, key=natural)
     runs: list[list[str]] = []
@@ -276,7 +259,7 @@ def shorten(hosts: Iterable[str], listed: int = LISTED) -> str:
 
 
 def _follows(run: Sequence[str], name: str) -> bool:
-    """Whether a name continues a run: one number in it is one more, as wide where it has leading zeros."""
+    """Return True if a name continues a run: one of its numbers is one higher, with as many digits if zero-padded."""
     place = _difference(run[-1], name)
     if place is None or (len(run) > 1 and place != _difference(run[0], run[1])):
         return False
@@ -286,7 +269,7 @@ def _follows(run: Sequence[str], name: str) -> bool:
 
 
 def _difference(one: str, other: str) -> int | None:
-    """The place of the only number in which two names differ."""
+    """Return the place of the only number in which two names differ."""
     left, right = _parts(one), _parts(other)
     places = [place for place, (a, b) in enumerate(zip(left, right, strict=False)) if a != b]
     return places[0] if len(left) == len(right) and len(places) == 1 and places[0] % 2 else None
@@ -301,7 +284,7 @@ def _range(run: Sequence[str]) -> str:
 
 
 def render(plan: Mapping[str, Any]) -> str:
-    """The plan for a terminal."""
+    """Return the plan as text for a terminal."""
     groups, without = plan["groups"], plan["without_recipe"]
     with_recipe = sum(len(group["hosts"]) for group in groups)
     none = sum(len(group["hosts"]) for group in without)
@@ -320,7 +303,7 @@ def render(plan: Mapping[str, Any]) -> str:
 
 
 def failure(plan: Mapping[str, Any]) -> str:
-    """Which hosts have no recipe, in one sentence; empty when all have one."""
+    """Return a sentence with the hosts that have no recipe; empty if all have one."""
     hosts = [host for group in plan["without_recipe"] for host in group["hosts"]]
     return f"{_hosts(len(hosts))} without a recipe: {shorten(hosts)}. The plan says why." if hosts else ""
 

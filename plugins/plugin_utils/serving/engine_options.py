@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a TensorRT-LLM release accepts: its row of the release table, and engine options checked against it."""
+"""The release table: which row an image has, and which engine options it accepts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did
 
 Row = Mapping[str, Any]
 
-# As many names as one still reads in an error; a longer list is left to the release table.
+# An error lists at most this many names; the release table has longer lists.
 MAX_LISTED = 16
-# Last component of an image whose tags count releases of NVIDIA Dynamo, in whichever registry it is.
+# Last component of the name of NVIDIA Dynamo's image, whose tags are Dynamo versions, in any registry.
 DYNAMO_RUNTIME = "tensorrtllm-runtime"
 
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
@@ -30,9 +30,9 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def expand_releases(files: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """The rows of the release table by name, oldest first: each file merged into the release that it is ``based_on``.
+    """Return the rows of the release table by name, oldest first; each file is merged over its ``based_on`` release.
 
-    The files may come in any order. Raises ValueError where one is based on a release that is not there, or on itself.
+    The files may have any order. Raises ValueError if one is based on a missing release or on itself.
     """
     left = {file["name"]: file for file in files}
     rows: dict[str, dict[str, Any]] = {}
@@ -51,7 +51,7 @@ def expand_releases(files: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 
 def _merge(base: Row, changes: Row) -> dict[str, Any]:
-    """A map with another merged into it key by key; None takes a key away, anything else but a map is replaced."""
+    """Merge a map over another, key by key. None removes a key; a value that is not a map replaces the other."""
     merged = {name: value for name, value in base.items() if changes.get(name, value) is not None}
     for name, value in changes.items():
         if isinstance(value, Mapping):
@@ -63,26 +63,26 @@ def _merge(base: Row, changes: Row) -> dict[str, Any]:
 
 
 def image_tag(image: str) -> str | None:
-    """The tag of an image reference; None without one. A digest that follows is not part of it."""
+    """Return the tag of an image reference without the digest; None if it has no tag."""
     return _name_and_tag(image)[1] or None
 
 
 def image_name(image: str) -> str:
-    """The last component of an image reference."""
+    """Return the last component of an image reference."""
     return _name_and_tag(image)[0]
 
 
 def _name_and_tag(image: str) -> tuple[str, str]:
-    """The last component of an image reference, and its tag, empty without one."""
+    """Return the last component of an image reference, and its tag or an empty string."""
     name, _colon, tag = image.split("@", 1)[0].rsplit("/", 1)[-1].partition(":")
     return name, tag
 
 
 def select_release(image: str, releases: Mapping[str, Row]) -> tuple[str, str]:
-    """The name of the release row that an image's tag stands for, and a warning, empty where the row has that very tag.
+    """Select the release row of an image's tag. Return its name and a warning, which is empty if the row has the tag.
 
-    A tag that no row has takes the row of the newest tag not newer than itself; tags that are no version have no part.
-    Raises ValueError where the tag tells no release, a major version far from any row's, or one older than every row.
+    A tag that no row has gets the row of the newest tag that is not newer; tags that are not versions do not count.
+    Raises ValueError if the tag has no version, an unknown major version, or a version older than every row.
     """
     name, tag = _name_and_tag(image)
     column, product = ("runtime_tags", "Dynamo") if name == DYNAMO_RUNTIME else ("tags", "TensorRT-LLM")
@@ -96,16 +96,16 @@ def select_release(image: str, releases: Mapping[str, Row]) -> tuple[str, str]:
     # A tag such as 25.12 is a date, or counts something else than releases.
     if version is None or version[0] > max(numbered)[0] + 1:
         raise ValueError(
-            f"the tag of {image!r} must tell the {product} release; where it does not, "
-            f"set serving_recipe_trtllm_version to its release of TensorRT-LLM, of {', '.join(releases)}. {known}"
+            f"the tag of {image!r} has no {product} version. "
+            f"Set serving_recipe_trtllm_version to its TensorRT-LLM version, one of {', '.join(releases)}. {known}"
         )
     older = {minor: release for minor, release in numbered.items() if minor <= version}
     if not older:
-        raise ValueError(f"{product} {tag} is older than every known release. {known}")
+        raise ValueError(f"{product} {tag} is older than every known version. {known}")
     release = older[max(older)]
     return (
         release,
-        f"tag {tag!r} is in no row of the release table; its options are checked as those of TensorRT-LLM {release}",
+        f"tag {tag!r} is not in the release table; options are checked as for TensorRT-LLM {release}",
     )
 
 
@@ -115,12 +115,12 @@ def _minor(version: str) -> tuple[int, ...] | None:
 
 
 def dotted(path: Iterable[Any]) -> str:
-    """A path as people write it: ``moe_config.backend``."""
+    """Return a path in dotted form: ``moe_config.backend``."""
     return ".".join(map(str, path))
 
 
 def option_paths(specs: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Every option of a release as a dotted path, groups included."""
+    """Return every option of a release as a dotted path, with groups."""
     paths = []
     for name, spec in specs.items():
         paths.append(prefix + name)
@@ -131,10 +131,10 @@ def option_paths(specs: Mapping[str, Any], prefix: str = "") -> list[str]:
 def check_options(
     options: Mapping[str, Any], specs: Mapping[str, Any], elsewhere: Mapping[str, Row] | None = None
 ) -> list[tuple[tuple[str, ...], str]]:
-    """What is wrong with engine options, as (path, sentence), in their order; empty when all is well.
+    """Return the problems of engine options as (path, sentence), in their order.
 
-    ``specs``: the options of a release; ``elsewhere``: all releases by name, oldest first, that one among them, to tell
-    of an option that only others have.
+    ``specs``: the options of a release; ``elsewhere``: all releases by name, oldest first, with that one, to name the
+    release that has an option.
     """
 
     def unknown(path: tuple[str, ...], siblings: Mapping[str, Any]) -> str:
@@ -168,7 +168,7 @@ def _knows(specs: Mapping[str, Any], path: Iterable[str]) -> bool:
 
 
 def _of_another_release(path: tuple[str, ...], specs: Mapping[str, Any], releases: Mapping[str, Row]) -> str:
-    """Which release has an option that this one, whose options are ``specs``, has not; empty where none has."""
+    """Return which other release has an option that the release of ``specs`` does not have; empty if none has it."""
     names = list(releases)
     at = [place for place, row in enumerate(releases.values()) if _knows(row["engine_options"], path)]
     if not at:
@@ -176,9 +176,9 @@ def _of_another_release(path: tuple[str, ...], specs: Mapping[str, Any], release
     this = next((place for place, row in enumerate(releases.values()) if row["engine_options"] is specs), len(names))
     before = [place for place in at if place < this]
     which = (
-        f"TensorRT-LLM {names[before[-1]]} had it (gone since {names[before[-1] + 1]})"
+        f"TensorRT-LLM {names[before[-1]]} had it (removed in {names[before[-1] + 1]})"
         if before
-        else f"it comes with TensorRT-LLM {names[at[0]]}"
+        else f"TensorRT-LLM {names[at[0]]} adds it"
     )
     return f"is not an option of this release; {which}."
 
@@ -186,32 +186,32 @@ def _of_another_release(path: tuple[str, ...], specs: Mapping[str, Any], release
 def _unknown_option(path: tuple[str, ...], specs: Mapping[str, Any], paths: list[str]) -> str:
     name, group = dotted(path), dotted(path[:-1])
     if name in paths:
-        return "is not an option by that name; write it nested, not with dots."
+        return "is not an option by that name. Write it nested, not with dots."
     siblings = f" {group} has: {', '.join(specs)}." if group and len(specs) <= MAX_LISTED else ""
     return f"is not an option.{did_you_mean(name, paths)}{siblings}"
 
 
 def _check_value(value: Any, spec: Mapping[str, Any]) -> str:
-    """What is wrong with one value, the options in a dict aside; empty when nothing is."""
+    """Return the problem of one value without the options in a dict; empty if it has none."""
     if value is None and spec.get("nullable"):
         return ""
     if not _is_a(value, spec["type"]):
         return f"takes {_allowed(spec)}, not {value!r} ({_type_name(value)})."
     if "choices" in spec and value not in spec["choices"]:
         return f"takes {_allowed(spec)}, not {value!r}.{did_you_mean(value, spec['choices'])}"
-    # A value that is not a number at all, NaN, is not even itself.
+    # NaN is not between any bounds.
     if spec["type"] in ("int", "float") and not spec.get("min", value) <= value <= spec.get("max", value):
         return f"takes {_allowed(spec)}, not {value!r}."
     for element in value if "elements" in spec else []:
         if not _is_a(element, spec["elements"]):
-            return f"takes {_allowed(spec)}; {element!r} ({_type_name(element)}) is none."
+            return f"takes {_allowed(spec)}; {element!r} ({_type_name(element)}) is not allowed."
         if "element_min" in spec and element < spec["element_min"]:
-            return f"takes {_allowed(spec)}; {element!r} is none."
+            return f"takes {_allowed(spec)}; {element!r} is not allowed."
     return ""
 
 
 def _is_a(value: Any, kind: str) -> bool:
-    # To Python a bool is an int; to the engine it is not.
+    # In Python a bool is an int; for the engine it is not.
     return isinstance(value, _PYTHON_TYPES[kind]) and (kind in ("bool", "any") or not isinstance(value, bool))
 
 
@@ -220,7 +220,7 @@ def _type_name(value: Any) -> str:
 
 
 def _allowed(spec: Mapping[str, Any]) -> str:
-    """What an option takes, in words: ``int from 1 to 8``, ``one of A, B``, ``list of int from 1, or null``."""
+    """Return the allowed values in words: ``int from 1 to 8``, ``one of A, B``, ``list of int from 1, or null``."""
     words = f"one of {', '.join(spec['choices'])}" if "choices" in spec else str(spec["type"])
     for key, word in (("elements", "of"), ("element_min", "from"), ("min", "from"), ("max", "to")):
         if key in spec:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Layers of data merged into one tree, each value with the layer that it came from."""
+"""Merge layers of data into one tree, and find the layer of each value."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ABSENT = object()
 
 
 def merge(lower: Any, upper: Any) -> Any:
-    """``upper`` on top of ``lower``: dicts are merged key by key, anything else is replaced.
+    """Merge ``upper`` over ``lower``: dicts key by key, other values are replaced.
 
-    Changes neither, and the result shares no dict and no list with them.
+    Returns a copy that shares no dict or list with either.
     """
     if isinstance(upper, Mapping):
         below = lower if isinstance(lower, Mapping) else {}
@@ -29,7 +29,7 @@ def merge(lower: Any, upper: Any) -> Any:
 
 
 def merge_part(layers: Sequence[Tree], part: str, below: Tree | None = None) -> dict[str, Any]:
-    """One part of all layers, the last on top, the first on what is ``below`` them."""
+    """Merge one part of all layers over ``below``, in their order."""
     tree = dict(below or {})
     for layer in layers:
         tree = merge(tree, layer.get(part, {}))
@@ -37,7 +37,7 @@ def merge_part(layers: Sequence[Tree], part: str, below: Tree | None = None) -> 
 
 
 def leaves(tree: Tree, group: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The values of a tree as (path, value). A list is a value, and so is an empty dict."""
+    """Yield the values of a tree as (path, value). A list is a value, and so is an empty dict."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, (*group, key))
@@ -46,7 +46,7 @@ def leaves(tree: Tree, group: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def get(tree: Any, path: Sequence[str], default: Any = None) -> Any:
-    """The value at a path; ``default`` where there is none."""
+    """Return the value at a path, or ``default``."""
     for key in path:
         if not isinstance(tree, Mapping) or key not in tree:
             return default
@@ -55,7 +55,7 @@ def get(tree: Any, path: Sequence[str], default: Any = None) -> Any:
 
 
 def applies(layer: Tree, facts: Tree) -> bool:
-    """Whether every selector under a layer's ``for`` matches; a list matches any of its members."""
+    """Return True if every selector under a layer's ``for`` matches; a list matches any of its members."""
     return all(
         facts[name] in (wanted if isinstance(wanted, list) else [wanted])
         for name, wanted in layer.get("for", {}).items()
@@ -63,7 +63,7 @@ def applies(layer: Tree, facts: Tree) -> bool:
 
 
 def source(layers: Sequence[Tree], part: str, path: Path) -> str | None:
-    """The source of the topmost layer that sets a value; None where no layer does."""
+    """Return the source of the last layer that sets a value; None if no layer does."""
     for layer in reversed(layers):
         if get(layer.get(part), path, ABSENT) is not ABSENT:
             return str(layer["source"])

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which of a host's GPUs are used, what they are, and how instances are laid out on them."""
+"""Select the GPUs of a host, their row of the hardware table, and the layout of instances on them."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import
 
 MAX_PORT = 65535
 
-
-# What is said of a host on which none was found, and of one that nobody asked.
+# Also the message for a host whose GPUs were not gathered.
 NO_GPU = "no NVIDIA GPU was found on the host"
 
 
 @dataclass(frozen=True)
 class GpuSlot:
-    """One GPU to use: its index as nvidia-smi counts, and what gpu_info found there; nothing where nobody asked."""
+    """A GPU to use: its nvidia-smi index, and its result of gpu_info, empty if GPUs were not gathered."""
 
     index: int
     found: Tree = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
-        """What people call it."""
+        """The product name, or the PCI device ID."""
         return str(self.found.get("product_name") or f"PCI device {self.found.get('device_id')}")
 
 
 def choose_gpus(request: Tree, problems: list[str]) -> list[GpuSlot] | None:
-    """The GPUs to use: those named, else the first so many, else all that the host has; None where that is not known.
+    """Return the GPUs to use: the listed ones, else the first of a count, else all of the host; None if unknown.
 
-    Appends to ``problems`` what is wrong with the request.
+    Appends to ``problems``.
     """
     detected = _detected(request)
     asked, count = request.get("gpus"), request.get("gpu_count")
@@ -47,19 +46,19 @@ def choose_gpus(request: Tree, problems: list[str]) -> list[GpuSlot] | None:
         return _named_gpus(asked, count, detected, problems)
     if count is None:
         if not detected and request.get("gpu_type"):
-            problems.append(f"serving_recipe_gpu_count: {NO_GPU}. Set it to plan without one.")
+            problems.append(f"serving_recipe_gpu_count: {NO_GPU}. Set it to plan without a GPU.")
         return detected or None
     if detected and int(count) > len(detected):
         lost = ", ".join(request["detected"].get("missing") or [])
         problems.append(
-            f"serving_recipe_gpu_count: {count} GPUs asked for, the host has {len(detected)}"
+            f"serving_recipe_gpu_count: is {count}; the host has {len(detected)} GPUs"
             f"{f' that work, and {lost} that does not' if lost else ''}."
         )
     return detected[: int(count)] if detected else [GpuSlot(index) for index in range(int(count))]
 
 
 def _detected(request: Tree) -> list[GpuSlot]:
-    """The host's GPUs."""
+    """Return the GPUs that gpu_info found."""
     gpus = (request.get("detected") or {}).get("gpus") or []
     return [GpuSlot(gpu.get("index", position), gpu) for position, gpu in enumerate(gpus)]
 
@@ -73,18 +72,18 @@ def _is_index(value: Any) -> bool:
 
 
 def _named_gpus(asked: Any, count: Any, detected: list[GpuSlot], problems: list[str]) -> list[GpuSlot] | None:
-    """The GPUs of ``serving_recipe_gpus``."""
+    """Return the GPUs of ``serving_recipe_gpus``."""
     variable = "serving_recipe_gpus"
-    # A list from the command line (-e) is a string, as 0,1.
+    # A list from the command line (-e) is a string such as 0,1.
     asked = asked.split(",") if isinstance(asked, str) else asked
     if not isinstance(asked, list) or not asked or not all(_is_index(index) for index in asked):
-        problems.append(f"{variable}: takes a list of GPU indices as nvidia-smi prints them, as [0, 1], not {asked!r}.")
+        problems.append(f"{variable}: {asked!r} is not a list of GPU indices of nvidia-smi, such as [0, 1].")
         return None
     indices = [int(index) for index in asked]
     if len(set(indices)) < len(indices):
-        problems.append(f"{variable}: {asked!r} names a GPU twice.")
+        problems.append(f"{variable}: {asked!r} has a GPU twice.")
     if count is not None and int(count) != len(indices):
-        problems.append(f"{variable}: names {len(indices)} GPUs, serving_recipe_gpu_count is {count}. Set one of them.")
+        problems.append(f"{variable}: has {len(indices)} GPUs, serving_recipe_gpu_count is {count}. Set one of them.")
     known = {slot.index: slot for slot in detected} or {index: GpuSlot(index) for index in indices}
     absent = [str(index) for index in indices if index not in known]
     if absent:
@@ -97,9 +96,9 @@ def _named_gpus(asked: Any, count: Any, detected: list[GpuSlot], problems: list[
 def find_hardware(
     request: Tree, table: Sequence[Tree], slots: Sequence[GpuSlot] | None, problems: list[str]
 ) -> Tree | None:
-    """The hardware row of the GPUs to use: of the type asked for, else of what was detected.
+    """Return the hardware row of the GPUs to use: of the requested type, else of the detected one.
 
-    Appends to ``problems`` why there is none, or why those GPUs cannot serve.
+    Appends to ``problems`` why there is none, or why these GPUs cannot serve.
     """
     row = _row(request, table, slots, problems)
     if row and row.get("refused"):
@@ -122,14 +121,14 @@ def _row(request: Tree, table: Sequence[Tree], slots: Sequence[GpuSlot] | None, 
     found = {str(row["gpu_type"]) if row else slot.kind for slot, row in matches}
     if asked:
         if found - {asked}:
-            problems.append(f"{variable}: {asked} was set, the host has {_by_kind(gpus)}.")
+            problems.append(f"{variable}: is {asked}; the host has {_by_kind(gpus)}.")
         return rows[asked]
     if not found:
-        problems.append(f"{variable}: {NO_GPU}. {supported} Set it, and serving_recipe_gpu_count, to plan without one.")
+        problems.append(f"{variable}: {NO_GPU}. {supported} Set it and serving_recipe_gpu_count to plan without a GPU.")
     elif len(found) > 1:
         problems.append(
-            f"{variable}: the GPUs of the host are not all of one kind ({_by_kind(gpus)}). "
-            "Set serving_recipe_gpus to the indices of those to use."
+            f"{variable}: the host has GPUs of several types ({_by_kind(gpus)}). "
+            "Set serving_recipe_gpus to the indices of the GPUs to use."
         )
     elif not found <= set(rows):
         problems.append(f"{variable}: the GPUs of the host ({', '.join(found)}) have no recipe. {supported}")
@@ -139,7 +138,7 @@ def _row(request: Tree, table: Sequence[Tree], slots: Sequence[GpuSlot] | None, 
 
 
 def _match(gpu: Tree, table: Sequence[Tree]) -> Tree | None:
-    """The row of one GPU: the product name tells; without a driver there is only the PCI id."""
+    """Return the row of a GPU by its product name, or by its PCI ID if no driver is installed."""
     product = gpu.get("product_name")
     return next(
         (
@@ -152,7 +151,7 @@ def _match(gpu: Tree, table: Sequence[Tree]) -> Tree | None:
 
 
 def _by_kind(gpus: Sequence[GpuSlot]) -> str:
-    """Which GPU is of which kind: ``0, 1: NVIDIA H200; 2: NVIDIA L40S``."""
+    """Return the GPUs by type: ``0, 1: NVIDIA H200; 2: NVIDIA L40S``."""
     kinds: dict[str, list[str]] = {}
     for slot in gpus:
         kinds.setdefault(slot.kind, []).append(str(slot.index))
@@ -160,9 +159,9 @@ def _by_kind(gpus: Sequence[GpuSlot]) -> str:
 
 
 def instance_size(request: Tree, book: Tree, facts: Mapping[str, Any], count: int, problems: list[str]) -> int | None:
-    """GPUs of one instance: as asked for, else as the recipe prefers, else the most that divide ``count``.
+    """Return the GPUs of an instance: as requested, else as preferred, else the largest size that divides ``count``.
 
-    ``book`` is the recipe's file: ``supported`` has the sizes by GPU type, ``layouts`` what it prefers where.
+    ``book`` is the recipe file: ``supported`` has the sizes by GPU type, ``layouts`` the preferred sizes.
     """
     sizes, gpu_type = list(book["supported"][facts["gpu_type"]]), facts["gpu_type"]
     fitting = [size for size in sizes if count % size == 0]
@@ -171,21 +170,19 @@ def instance_size(request: Tree, book: Tree, facts: Mapping[str, Any], count: in
     if asked is not None:
         if not _is_count(asked) or int(asked) not in sizes:
             problems.append(
-                f"serving_recipe_gpus_per_instance: there is no recipe for instances of {asked} GPUs of type "
-                f"{gpu_type}. Supported: {allowed}."
+                f"serving_recipe_gpus_per_instance: {asked} has no recipe on {gpu_type}. Supported: {allowed}."
             )
             return None
         if int(asked) not in fitting:
             problems.append(
                 f"serving_recipe_gpus_per_instance: {count} GPUs are not a multiple of {asked}. "
-                "Set serving_recipe_gpu_count to how many to use."
+                "Set serving_recipe_gpu_count to a multiple."
             )
             return None
         return int(asked)
     if not fitting:
         problems.append(
-            f"serving_recipe_gpu_count: {count} GPUs of type {gpu_type} cannot be shared out in instances of "
-            f"{allowed} GPUs, which there are recipes for."
+            f"serving_recipe_gpu_count: {count} {gpu_type} GPUs cannot be divided into instances of {allowed} GPUs."
         )
         return None
     preferred = _preferred_size(book, facts)
@@ -193,13 +190,13 @@ def instance_size(request: Tree, book: Tree, facts: Mapping[str, Any], count: in
 
 
 def _preferred_size(book: Tree, facts: Tree) -> int:
-    """What the recipe prefers, the last layout that applies; else the largest there is a recipe for."""
+    """Return the size of the last layout that applies; else the largest supported one."""
     wanted = [layout["gpus_per_instance"] for layout in book.get("layouts", []) if applies(layout, facts)]
     return int(wanted[-1]) if wanted else max(book["supported"][facts["gpu_type"]])
 
 
 def odd_number(request: Tree, book: Tree, facts: Tree, count: int, size: int) -> list[str]:
-    """What to say where the number of GPUs leaves only instances much smaller than the recipe prefers."""
+    """Return a warning if the number of GPUs makes instances much smaller than the preferred size."""
     possible = [
         each for each in book["supported"][facts["gpu_type"]] if each <= min(count, _preferred_size(book, facts))
     ]
@@ -214,15 +211,15 @@ def odd_number(request: Tree, book: Tree, facts: Tree, count: int, size: int) ->
 def lay_out(
     slots: Sequence[GpuSlot], size: int, kind: str, first_port: Any, problems: list[str]
 ) -> list[dict[str, Any]]:
-    """The instances: names of their ``kind``, GPUs, TCP ports in a row, and the NUMA node where all GPUs share one.
+    """Return the instances: name of their ``kind``, GPUs, consecutive TCP ports, and the NUMA node of all GPUs if one.
 
-    GPUs of one NUMA node stay together. Nothing is pinned to it: from 1.2 on the engine binds each worker to the CPUs
-    near its GPU by itself unless something else has (TensorRT-LLM deployment guide, configuring-cpu-affinity.md).
+    GPUs of a NUMA node stay together. Nothing is pinned to it: from 1.2 on the engine itself binds each worker to the
+    CPUs near its GPU (TensorRT-LLM deployment guide, configuring-cpu-affinity.md).
     """
     instances = len(slots) // size
     if not _is_count(first_port) or int(first_port) + instances - 1 > MAX_PORT:
-        span = f", and {instances} instances take as many ports" if instances > 1 else ""
-        problems.append(f"serving_recipe_port: {first_port!r} is not a TCP port, 1 to {MAX_PORT}{span}.")
+        span = f" for {instances} consecutive ports" if instances > 1 else ""
+        problems.append(f"serving_recipe_port: {first_port!r} is not a TCP port from 1 to {MAX_PORT}{span}.")
         return []
     placed = [(slot.index, slot.found.get("numa_node")) for slot in slots]
     together = sorted(placed, key=lambda place: -1 if place[1] is None else place[1])

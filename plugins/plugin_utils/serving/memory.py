@@ -1,9 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An estimate of the memory of one GPU of an instance, and of the tokens that its KV cache holds.
+"""Estimate the memory of one GPU of an instance, and the tokens that its KV cache holds.
 
-docs/concepts/gpu-memory.md tells the formula in words, what of it is exact, and how far it is from what was measured.
+docs/concepts/gpu-memory.md has the formula in words, its exact parts, and its differences to measured values.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.rules import 
 
 MIB = 2**20
 BFLOAT16 = 2  # bytes
-# TensorRT-LLM's own (KvCacheConfig of tensorrt_llm/llmapi/llm_args.py).
+# TensorRT-LLM's defaults (KvCacheConfig of tensorrt_llm/llmapi/llm_args.py).
 DEFAULT_FRACTION = 0.9
 DEFAULT_TOKENS_PER_BLOCK = 32
-# An expert's matrices are padded to these for the kernels (fused_moe/quantization.py); the second is for the hidden
-# side of gate and up, with every backend but CUTLASS.
+# Padding of an expert's matrices for the kernels (fused_moe/quantization.py); the second is for the hidden side of
+# gate and up, with every backend except CUTLASS.
 WEIGHT_ALIGNMENT = 128
 INPUT_ALIGNMENT = 512
-# What the driver keeps for itself: nvidia-smi's "reserved" on a GB200; 0.71 GiB on a B200, 0.34 GiB on a H200.
+# Memory that the driver reserves: nvidia-smi's "reserved" on a GB200; 0.71 GiB on a B200, 0.34 GiB on a H200.
 DRIVER_MIB = 742
-# CUDA context and libraries: between 0.51 GiB (TensorRT-LLM issue 5872, H200) and 1.86 GiB (mlcommons/inference issue
-# 2501, gpt-oss-120b) were in use before the model was created.
+# CUDA context and libraries: 0.51 GiB (TensorRT-LLM issue 5872, H200) to 1.86 GiB (mlcommons/inference issue 2501,
+# gpt-oss-120b) were used before the model was created.
 CONTEXT_MIB = 1024
-# What every other process of an instance takes on its first GPU (TensorRT-LLM issue 3058).
+# Memory that every other process of an instance takes on its first GPU (TensorRT-LLM issue 3058).
 NEIGHBOUR_MIB = 500
-# Measured on DeepSeek-R1 (TensorRT-LLM pull request 12895). Its documentation gives 200 MB as the most.
+# Measured on DeepSeek-R1 (TensorRT-LLM pull request 12895). Its documentation gives a maximum of 200 MB.
 CUDA_GRAPH_MIB = 10
-# Options that can keep the KV cache smaller than the GPUs would let it be. Nobody needs to set the first three.
+# Options that can make the KV cache smaller than the GPUs allow. The first three need not be set.
 BOUNDS = tuple(("kv_cache_config", name) for name in ("max_attention_window", "max_tokens", "max_gpu_total_bytes"))
 FRACTION = ("kv_cache_config", "free_gpu_memory_fraction")
 STEP_SIZES = (("max_num_tokens",), ("max_batch_size",))
@@ -52,23 +52,22 @@ def estimate(
     memory_mib: int,
     sliding_pools: bool = False,
 ) -> dict[str, Any]:
-    """The memory of the fullest GPU of an instance, in MiB, and the tokens that the KV cache of the instance holds.
+    """Estimate the memory of the fullest GPU of an instance, in MiB, and the tokens that the instance's KV cache holds.
 
     ``options``: merged engine options; ``facts``: those of the model file; ``gpus``: of one instance; ``memory_mib``:
-    of one GPU, as nvidia-smi prints it; ``sliding_pools``: layers with a sliding window hold only that much of a
-    sequence, as from TensorRT-LLM 1.4 on (pull request 18767). Returns:
+    of one GPU, from nvidia-smi; ``sliding_pools``: layers with a sliding window keep only the window of a sequence, as
+    from TensorRT-LLM 1.4 on (pull request 18767). Returns:
 
     - ``weights_mib``, ``runtime_mib``, ``activations_mib``, ``cuda_graphs_mib``, ``kv_cache_mib`` and ``free_mib``: all
       of ``total_mib``; ``free_mib`` is negative where the GPU is too small.
-    - ``required_mib``: the least total with which it fits.
+    - ``required_mib``: the smallest total that it fits in.
     - ``kv_tokens``: tokens that the KV cache of the instance holds; ``context``: the longest sequence, in tokens;
-      ``sequences_at_context``: how many of that length are held at once.
-    - ``max_sequences``: how many sequences the instance decodes at once; ``tokens_per_sequence``: how long each is on
-      average when so many are held, in tokens.
-    - ``max_seq_len``: what was asked for, or null; ``fits``: whether one such sequence is held, or, where TensorRT-LLM
-      is left to choose, a first block.
-    - ``limited_by``: the engine option, dotted, without which it would fit, or the context be the model's; null where
-      there is none.
+      ``sequences_at_context``: how many of that length it holds at once.
+    - ``max_sequences``: how many sequences the instance decodes at once; ``tokens_per_sequence``: their average length
+      in tokens if the cache holds that many.
+    - ``max_seq_len``: the requested value or null; ``fits``: whether the cache holds one such sequence, or, if
+      TensorRT-LLM chooses the length, one block.
+    - ``limited_by``: the engine option, dotted, without which it would fit or have the model's context; null if none.
     """
     found = _estimate(options, facts, gpus, memory_mib, sliding_pools)
     goal = (found["max_seq_len"] or facts["context"]) if found["fits"] else (found["max_seq_len"] or 1)
@@ -79,20 +78,20 @@ def estimate(
             break
         if get(tried, path) is None:
             continue
-        # Left to TensorRT-LLM, one after the other, unless that makes it worse.
+        # Remove the options one by one, unless that makes it worse.
         without = merge(tried, {path[0]: {path[1]: None} if path[1:] else None})
         longer = _estimate(without, facts, gpus, memory_mib, sliding_pools)["context"]
         if longer >= context:
             limit = limit or (path if longer > context else None)
             tried, context = without, longer
-    # Too few GPUs are no option's fault, except for a bound that is lower still.
+    # With too few GPUs the cause is not an option, except a bound that is even lower.
     return {**found, "limited_by": ".".join(limit) if limit and (context >= goal or limit in BOUNDS) else None}
 
 
 def _estimate(
     options: Mapping[str, Any], facts: Mapping[str, Any], gpus: int, memory_mib: int, sliding_pools: bool
 ) -> dict[str, Any]:
-    """All of it but the option that limits it."""
+    """Return the estimate without ``limited_by``."""
     split = parallelism(options)
     used = {
         "weights_mib": _weights(options, facts, split) / MIB,
@@ -112,7 +111,7 @@ def _estimate(
 
     context = _longest(pool, windows, layer_bytes)
     if context < wanted:
-        # TensorRT-LLM lowers the context to whole blocks that it has (KVCacheManager, "Adjusted max_seq_len").
+        # TensorRT-LLM lowers the context to full blocks (KVCacheManager, "Adjusted max_seq_len").
         context -= context % block
     batch = max(1, integer(options, "max_batch_size") or DEFAULT_MAX_BATCH_SIZE)
     one = _sequence(context, windows, layer_bytes)
@@ -135,7 +134,7 @@ def _estimate(
 
 
 def cause(estimated: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The engine option for which an instance does not fit its GPUs; None where it fits, or they are too small."""
+    """Return the engine option that makes an instance too large; None if it fits or its GPUs are too small."""
     if estimated["fits"]:
         return None
     if estimated["limited_by"]:
@@ -144,7 +143,7 @@ def cause(estimated: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def problem(estimated: Mapping[str, Any], model: str, gpu_type: str, gpus: int) -> str | None:
-    """Why the instance does not fit its GPUs; None where it does. The arguments but the first are for the sentence."""
+    """Return why the instance does not fit its GPUs, or None. Only the first argument decides."""
     if estimated["fits"]:
         return None
     path, asked = cause(estimated), estimated["max_seq_len"]
@@ -160,28 +159,28 @@ def problem(estimated: Mapping[str, Any], model: str, gpu_type: str, gpus: int) 
     )
     if path == FRACTION or path in BOUNDS:
         held = f"a sequence of {estimated['context']} tokens" if estimated["context"] else "no sequence"
-        wanted = f", 'max_seq_len' asks for {asked}" if asked else ""
+        wanted = f", 'max_seq_len' is {asked}" if asked else ""
         left = estimated["kv_cache_mib"] + estimated["free_mib"]
         return (
             f"{where}: with '{estimated['limited_by']}' its KV cache holds {held}{wanted} "
-            f"({estimated['kv_cache_mib']} of the {left} MiB that each GPU has left). Raise it, or leave it out."
+            f"({estimated['kv_cache_mib']} of the {left} MiB that each GPU has left). Raise or remove it."
         )
     if not estimated["context"]:
-        advice = f"Lower '{path[0]}', which activations grow with, or use" if path else "Use"
+        advice = f"Lower '{path[0]}', which determines activations, or use" if path else "Use"
         return (
-            f"{where}: of the {estimated['total_mib']} MiB of each GPU none are left for the KV cache ({parts}). "
+            f"{where}: the {estimated['total_mib']} MiB of each GPU leave none for the KV cache ({parts}). "
             f"{advice} more GPUs per instance, or GPUs with more memory."
         )
     step_size = path[0] if path in STEP_SIZES else "max_num_tokens"
     return (
-        f"{where}: its KV cache holds a sequence of {estimated['context']} tokens, 'max_seq_len' asks for "
+        f"{where}: its KV cache holds a sequence of {estimated['context']} tokens, 'max_seq_len' is "
         f"{asked} (MiB of each GPU: {estimated['total_mib']} in all, {parts}, "
         f"{estimated['kv_cache_mib']} KV cache). Lower it or {step_size!r}, or use more GPUs per instance."
     )
 
 
 def check_context(estimated: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Finding]:
-    """A note where an instance fits, and serves shorter sequences than the model's without being asked to."""
+    """Return a note if an instance fits but its context is shorter than the model's and ``max_seq_len`` is not set."""
     context, limit = estimated["context"], estimated["limited_by"]
     if not estimated["fits"] or estimated["max_seq_len"] or context >= facts["context"]:
         return []
@@ -192,7 +191,7 @@ def check_context(estimated: Mapping[str, Any], facts: Mapping[str, Any]) -> lis
 
 
 def _weights(options: Mapping[str, Any], facts: Mapping[str, Any], split: Parallelism) -> float:
-    """Bytes of one GPU: its experts, padded for the kernels, and its part of the rest."""
+    """Return the bytes on one GPU: its padded experts and its part of the other weights."""
     hidden, inner = facts["hidden_size"], facts["expert_intermediate_size"]
     rows = _padded(math.ceil(inner / split.within_experts), WEIGHT_ALIGNMENT)
     cutlass = get(options, ("moe_config", "backend")) == "CUTLASS"
@@ -204,17 +203,17 @@ def _weights(options: Mapping[str, Any], facts: Mapping[str, Any], split: Parall
 
 
 def _activations(options: Mapping[str, Any], facts: Mapping[str, Any], split: Parallelism) -> float:
-    """Bytes of one GPU in the largest step: what goes through its experts, hidden states, and the logits of a batch.
+    """Return the bytes on one GPU in the largest step: activations of experts, hidden states, and logits of a batch.
 
-    The tokens are taken to be spread evenly over the experts.
+    Assumes an even distribution of tokens over the experts.
     """
     tokens = max(1, integer(options, "max_num_tokens") or DEFAULT_MAX_NUM_TOKENS)
     batch = max(1, integer(options, "max_batch_size") or DEFAULT_MAX_BATCH_SIZE)
     hidden = facts["hidden_size"]
-    # Under attention DP the experts of a GPU see the tokens of all of them.
+    # With attention DP the experts of a GPU process the tokens of all GPUs.
     gathered = tokens * split.attention_ranks
     at_once = min(gathered, integer(options, "moe_config", "max_num_tokens") or gathered)
-    # Input and output, and in between gate, up and their product.
+    # Input and output; gate, up and their product.
     width = 2 * hidden + 3 * facts["expert_intermediate_size"] / split.within_experts
     experts = at_once * facts["experts_per_token"] / split.experts * width * BFLOAT16
     logits = batch * facts["vocabulary"] * 4  # float32
@@ -222,7 +221,7 @@ def _activations(options: Mapping[str, Any], facts: Mapping[str, Any], split: Pa
 
 
 def graph_batch_sizes(options: Mapping[str, Any]) -> list[int]:
-    """The batch sizes that CUDA graphs are captured for (CudaGraphConfig; the steps of 64 are pull request 12895's)."""
+    """Return the batch sizes of captured CUDA graphs (CudaGraphConfig; steps of 64 are from pull request 12895)."""
     config = options.get("cuda_graph_config", {})
     if not isinstance(config, Mapping):
         return []
@@ -239,14 +238,14 @@ def graph_batch_sizes(options: Mapping[str, Any]) -> list[int]:
 
 
 def _layer_bytes(options: Mapping[str, Any], facts: Mapping[str, Any], split: Parallelism) -> int:
-    """Bytes of one token in the KV cache of one layer on one GPU. A head that several GPUs need is on each of them."""
+    """Return the bytes of a token in the KV cache of a layer on one GPU. A head that several GPUs need is on each."""
     dtype = get(options, ("kv_cache_config", "dtype"))
     heads = math.ceil(facts["kv_heads"] / split.attention)
     return int(2 * heads * facts["head_dim"] * (1 if dtype == "fp8" else BFLOAT16))
 
 
 def _windows(options: Mapping[str, Any], facts: Mapping[str, Any], context: int, sliding_pools: bool) -> list[int]:
-    """How many tokens of a sequence each layer keeps. A list of windows is repeated over the layers."""
+    """Return how many tokens of a sequence each layer keeps. A list of windows repeats over the layers."""
     given = get(options, ("kv_cache_config", "max_attention_window"))
     if isinstance(given, list) and given and all(isinstance(each, int) and each > 0 for each in given):
         return [min(context, given[layer % len(given)]) for layer in range(facts["layers"])]
@@ -255,12 +254,12 @@ def _windows(options: Mapping[str, Any], facts: Mapping[str, Any], context: int,
 
 
 def _sequence(length: int, windows: Sequence[int], layer_bytes: int) -> int:
-    """Bytes of a sequence in the KV cache of one GPU."""
+    """Return the bytes of a sequence in the KV cache of one GPU."""
     return sum(min(length, window) for window in windows) * layer_bytes
 
 
 def _longest(room: float, windows: Sequence[int], layer_bytes: int) -> int:
-    """The longest sequence that so many bytes hold, in tokens; at most the widest window."""
+    """Return the longest sequence that fits in the bytes of ``room``, in tokens; at most the widest window."""
     length, growing = 0, len(windows)
     for window in sorted(windows):
         step = (window - length) * growing * layer_bytes
@@ -277,7 +276,7 @@ def _fraction(options: Mapping[str, Any]) -> float:
 
 
 def _capped(options: Mapping[str, Any], pool: float, token_bytes: int) -> float:
-    """The bytes of the KV cache: TensorRT-LLM takes the least of what the fraction and these two options give."""
+    """Return the bytes of the KV cache: the smallest of the fraction's pool and these two options, as TensorRT-LLM."""
     tokens = integer(options, "kv_cache_config", "max_tokens")
     total = integer(options, "kv_cache_config", "max_gpu_total_bytes")
     caps = [pool, *([tokens * token_bytes] if tokens is not None else []), *([total] if total else [])]

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How an instance is spread over its GPUs, as its engine options say."""
+"""The parallelism of an instance over its GPUs, from its engine options."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import
 
 
 def integer(options: Mapping[str, Any], *path: str) -> int | None:
-    """The whole number at a path of the engine options; None where there is none, or something else."""
+    """Return the integer at a path of the engine options; None if the value is missing or of another type."""
     value = get(options, path)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def size(options: Mapping[str, Any], name: str) -> int | None:
-    """A parallel size; None where it is left to TensorRT-LLM, which null and -1 mean as well."""
+    """Return a parallel size; None if TensorRT-LLM chooses it, as for null and -1."""
     value = integer(options, name)
     return value if value and value > 0 else None
 
 
 @dataclass(frozen=True)
 class Parallelism:
-    """Over how many GPUs each part of the model is split.
+    """Number of GPUs that each part of the model is split over.
 
-    ``attention``: attention and embeddings, 1 where each GPU holds all of them (attention DP).
+    ``attention``: attention and embeddings, 1 if each GPU holds all of them (attention DP).
     ``experts``: groups of whole experts; ``within_experts``: the shards of each expert.
-    ``attention_ranks``: GPUs that attend to sequences of their own, each with its own KV cache.
+    ``attention_ranks``: GPUs with their own sequences and their own KV cache.
     """
 
     attention: int
@@ -40,9 +40,9 @@ class Parallelism:
 
 
 def parallelism(options: Mapping[str, Any]) -> Parallelism:
-    """As TensorRT-LLM completes the sizes that are not given (tensorrt_llm/mapping.py): one tells the other.
+    """Return the parallelism, with missing sizes computed as in TensorRT-LLM (tensorrt_llm/mapping.py).
 
-    Pipeline and context parallelism are left out: rules.py refuses the one, and no document uses the other.
+    Without pipeline and context parallelism: rules.py rejects the first, and no document uses the second.
     """
     tensor = size(options, "tensor_parallel_size") or 1
     experts, within = size(options, "moe_expert_parallel_size"), size(options, "moe_tensor_parallel_size")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The serving recipe: layers of data merged into one configuration, each value with its source, or what is wrong."""
+"""Resolve the serving recipe: merge layers of data into one configuration, each value with its source."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ USE_CASES = ("low_latency", "max_throughput")
 # The two halves of disaggregated serving.
 WORKERS = ("prefill", "decode")
 LIMITS = ("ipc", "shm_size", "ulimits", "cap_add")
-# Of a request, what is a name.
-NAMES = ("model", "name", "use_case", "worker", "gpu_type", "trtllm_release")
+# The keys of a request that take a name.
+NAMES = ("model", "name", "use_case", "worker", "gpu_type", "trtllm_version")
 # The characters of github.com/distribution/reference.
 IMAGE = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
 # docker run reference: --ipc, --shm-size and --ulimit.
@@ -53,15 +53,15 @@ ULIMIT = re.compile(r"-?\d+(:-?\d+)?")
 # docker/go-units, ulimit.go.
 ULIMITS: tuple[str, ...] = ("core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc")
 ULIMITS += ("rss", "rtprio", "rttime", "sigpending", "stack")
-# The parts of a recipe that layers set, and the variable in which an operator overrides each.
+# The parts of a recipe that layers set, and the variable that overrides each.
 OVERRIDES = {
     "engine_options": "serving_recipe_engine_options",
     "environment": "serving_recipe_environment",
     "limits": "serving_recipe_limits",
 }
-# Options whose values depend on the hardware, and the column of the hardware table that lists those.
+# Options whose values depend on the hardware, and the column of the hardware table with these values.
 HARDWARE_OPTIONS = {("moe_config", "backend"): "moe_backends", ("kv_cache_config", "dtype"): "kv_cache_dtypes"}
-# Left to the engine, which knows its hardware.
+# The engine chooses the value.
 AUTO = ("AUTO", "auto")
 # NGC catalogue, team tensorrt-llm.
 IMAGE_REPOSITORY = "nvcr.io/nvidia/tensorrt-llm/release"
@@ -71,11 +71,11 @@ RUNTIME_REPOSITORY = "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime"
 
 @dataclass(frozen=True)
 class Tables:
-    """The data a recipe is made from; the files in ``roles/serving_recipe/vars`` describe their own form.
+    """The data of recipes; the files in ``roles/serving_recipe/vars`` describe their form.
 
-    ``models`` is by model id, ``documents`` by the name of a document's configuration, ``releases`` by release name;
-    ``base`` holds the layers below every model's own, ``workers`` those on top for a half of disaggregated serving,
-    ``several`` those on top of these where a host runs several instances.
+    ``models`` is by model ID, ``documents`` by the name of a published configuration, ``releases`` by release name.
+    ``base`` has the layers below every model's layers, ``workers`` those above them for prefill and decode workers,
+    ``several`` those above these for several instances on a host.
     """
 
     hardware: Sequence[Tree]
@@ -87,9 +87,9 @@ class Tables:
     releases: Mapping[str, Tree]
 
     def default_image(self, worker: str | None) -> str:
-        """The newest release that NVIDIA has run its full tests on: the newest without ``rc`` in its tag.
+        """Return the newest release with NVIDIA's full tests: the newest without ``rc`` in its tag.
 
-        Workers run in Dynamo's image, which has a TensorRT-LLM of its own: the newest whose options are known.
+        For workers, return Dynamo's newest image whose TensorRT-LLM is in the release table.
         """
         if worker:
             runtimes = [tag for row in self.releases.values() for tag in row.get("runtime_tags", [])]
@@ -99,7 +99,7 @@ class Tables:
 
 
 class RecipeError(ValueError):
-    """Why there is no recipe: every problem that was found, each with the variable to change."""
+    """All problems of a request, each with the variable to change."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -107,9 +107,9 @@ class RecipeError(ValueError):
 
 
 def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
-    """The recipe for a request; the docs of the module ``trtllm.fleet.serving_recipe`` describe both.
+    """Return the recipe for a request; module ``trtllm.fleet.serving_recipe`` documents both.
 
-    Raises RecipeError with every problem that can be found at once.
+    Raises RecipeError with all problems that can be found.
     """
     problems: list[str] = []
     request = _understood(request, problems)
@@ -133,7 +133,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
         size = instance_size(request, book, facts, len(slots), problems)
         warnings += odd_number(request, book, facts, len(slots), size) if size else []
         chosen = [layer for layer in _layers(book, tables) if applies(layer, {**facts, "gpus": size})]
-    # Of workers each has a host name of its own, and they hand the KV cache over in memory that they share.
+    # Each worker has its own host name, and workers transfer the KV cache through shared memory.
     several = tables.several if slots and size and size < len(slots) and not worker else []
     own = _operator_layers(request, problems)
     layers = [*chosen, *several, *own]
@@ -142,7 +142,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     parts = _with_limits(_merge(own, recipe))
     options = parts["engine_options"]
 
-    # What can be told of the options is told even where the rest of the request is wrong.
+    # Report problems of the options even if the rest of the request has problems.
     refused: set[Path] = set()
     if release:
         engine = f"engine.yaml for TensorRT-LLM {release} (image tag {image_tag(image)})"
@@ -192,7 +192,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
         "harmony": row_of_release["harmony"],
         "instances": instances,
         **parts,
-        # Some releases give the command line's defaults the last word over the file.
+        # In some releases the command line's defaults override the file.
         "flags": {
             name: options[name] for name in row_of_release.get("command_line", []) if options.get(name) is not None
         },
@@ -202,8 +202,6 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
             "gpu_count": size * len(instances),
             "gpu_products": row["product_names"],
             "gpu_pci_ids": row["pci_ids"],
-            # From the hub's manifest of the pinned revision, which role model_weights reads.
-            "disk_bytes": None,
         },
         "memory": memory,
         "provenance": list(_provenance(parts, layers, recipe)),
@@ -213,36 +211,36 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
 
 
 def _understood(request: Tree, problems: list[str]) -> dict[str, Any]:
-    """The request without what is empty, and without what is of no type that its variable takes."""
+    """Return the request without empty values and without values of a wrong type."""
     understood = {}
     known = [f"serving_recipe_{name}" for name in (*request, "result")]
     for variable in request.get("variables", []):
         if variable not in known:
-            problems.append(f"{variable}: is no variable of the recipe.{did_you_mean(variable, known)}")
+            problems.append(f"{variable}: is not a variable of the recipe.{did_you_mean(variable, known)}")
     for name, value in request.items():
         if value is None or value == "":
             continue
         if name in NAMES and not isinstance(value, str):
             problems.append(f"serving_recipe_{name}: takes a name, not {value!r}.")
         elif name == "image" and not IMAGE.fullmatch(str(value)):
-            problems.append(f"serving_recipe_image: {value!r} is no reference of an image, as registry/name:tag.")
+            problems.append(f"serving_recipe_image: {value!r} is not an image reference; write registry/name:tag.")
         else:
             understood[name] = value
     return understood
 
 
 def _layers(book: Tree, tables: Tables) -> list[Tree]:
-    """The layers of a recipe file. A document says all there is to its configuration."""
+    """Return the layers of a recipe file. A published configuration has no others."""
     return book["layers"] if "name" in book else [*tables.base, *book["layers"], *tables.workers]
 
 
 def _merge(layers: Sequence[Tree], below: Tree | None = None) -> dict[str, dict[str, Any]]:
-    """All parts of the layers, on top of what is ``below`` them."""
+    """Merge all parts of the layers over ``below``."""
     return {part: merge_part(layers, part, (below or {}).get(part)) for part in OVERRIDES}
 
 
 def _with_limits(parts: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The same with every limit there; one that is null is left to Docker."""
+    """Return the parts with every limit; a limit that is null has Docker's default."""
     limits = {**dict.fromkeys(LIMITS), **parts["limits"]}
     ulimits = limits["ulimits"] if isinstance(limits["ulimits"], Mapping) else {}
     limits["ulimits"] = {name: value for name, value in ulimits.items() if value is not None}
@@ -253,10 +251,10 @@ def _with_limits(parts: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any
 def _sort_findings(
     findings: Sequence[Finding], known: Sequence[Finding], problems: list[str], warnings: list[str]
 ) -> list[str]:
-    """The notes. Errors go to ``problems``, and what the recipe without overrides does not have to ``warnings``."""
+    """Return the notes. Append errors to ``problems``, and notes that only the overrides cause to ``warnings``."""
     variable, notes = OVERRIDES["engine_options"], []
     for finding in findings:
-        # Recipes keep the rules, so it is an override that breaks one.
+        # Recipes satisfy the rules, so an override causes the error.
         if finding.severity == "error":
             problems.append(f"{variable}: {finding.sentence}")
         elif finding not in known:
@@ -267,7 +265,7 @@ def _sort_findings(
 
 
 def _provenance(parts: Tree, layers: Sequence[Tree], recipe: Tree) -> Iterable[dict[str, Any]]:
-    """Every value with its source, and with what the recipe says itself where the operator says something else."""
+    """Yield every value with its source and, if the operator overrides it, the recipe's own value."""
     for part, tree in parts.items():
         for path, value in leaves(tree):
             origin = source(layers, part, path)
@@ -289,7 +287,7 @@ def _unknown(variable: str, value: Any, what: str, known: Iterable[str]) -> str:
 def _document(request: Tree, tables: Tables, problems: list[str]) -> Tree | None:
     name = request.get("name")
     if name and name not in tables.documents:
-        problems.append(_unknown("serving_recipe_name", name, "is no configuration of the documents", tables.documents))
+        problems.append(_unknown("serving_recipe_name", name, "is not a published configuration", tables.documents))
     return tables.documents.get(name) if name else None
 
 
@@ -303,43 +301,43 @@ def _use_case(request: Tree, problems: list[str]) -> str | None:
     use_case = request.get("use_case")
     if use_case in USE_CASES:
         return str(use_case)
-    problems.append(_unknown("serving_recipe_use_case", use_case, "is no use case", USE_CASES))
+    problems.append(_unknown("serving_recipe_use_case", use_case, "is not a use case", USE_CASES))
     return None
 
 
 def _worker(request: Tree, document: Tree | None, problems: list[str]) -> str | None:
-    """Which half of disaggregated serving is asked for; of a document, the one that it is."""
+    """Return ``prefill``, ``decode`` or None: the requested kind of worker, or that of the published configuration."""
     worker = request.get("worker")
     written = document.get("worker") if document else worker
     if worker and worker not in WORKERS:
-        problems.append(_unknown("serving_recipe_worker", worker, "is no worker", WORKERS))
+        problems.append(_unknown("serving_recipe_worker", worker, "is not a kind of worker", WORKERS))
         return None
     if worker and worker != written:
         problems.append(
-            f"serving_recipe_name: {request['name']} is no {worker} worker; set it to a configuration that is one, "
+            f"serving_recipe_name: {request['name']} is not a {worker} worker. Set it to a {worker} configuration, "
             "or leave it unset for the best known recipe."
         )
     return written
 
 
 def _unusable(request: Tree, slots: Sequence[GpuSlot]) -> list[str]:
-    """GPUs on which no server will start, for a plan; the preflight refuses them."""
+    """Return warnings for GPUs on which no server starts; the preflight rejects them."""
     in_parts = [str(slot.found.get("address")) for slot in slots if slot.found.get("mig")]
     lost = (request.get("detected") or {}).get("missing") or []
     return [
         *([f"serving_recipe_gpus: in MIG mode: {', '.join(in_parts)}."] if in_parts else []),
-        *([f"serving_recipe_gpus: on the bus, and not working: {', '.join(lost)}."] if lost else []),
+        *([f"serving_recipe_gpus: on the PCI bus but not working: {', '.join(lost)}."] if lost else []),
     ]
 
 
 def _release(request: Tree, image: str, tables: Tables, problems: list[str]) -> tuple[str | None, list[str]]:
-    """The release row that was named, or that the image's tag stands for, and warnings."""
-    named = request.get("trtllm_release")
+    """Return the release row that is set or that the image's tag has, and warnings."""
+    named = request.get("trtllm_version")
     if named:
         if named in tables.releases:
             return str(named), []
         problems.append(
-            _unknown("serving_recipe_trtllm_version", named, "is in no row of the release table", tables.releases)
+            _unknown("serving_recipe_trtllm_version", named, "is not in the release table", tables.releases)
         )
         return None, []
     try:
@@ -351,7 +349,7 @@ def _release(request: Tree, image: str, tables: Tables, problems: list[str]) -> 
 
 
 def _check_architecture(row: Tree, release: Tree, image: str, problems: list[str]) -> None:
-    """Whether the image's release runs gpt-oss on such GPUs."""
+    """Append a problem if the image's release does not run gpt-oss on these GPUs."""
     if row["architecture"] not in release["architectures"]:
         problems.append(
             f"serving_recipe_image: the TensorRT-LLM of {image} does not run gpt-oss on {row['gpu_type']} "
@@ -360,7 +358,7 @@ def _check_architecture(row: Tree, release: Tree, image: str, problems: list[str
 
 
 def _has_recipe(book: Tree, model: Tree, row: Tree, problems: list[str]) -> bool:
-    """Whether a recipe file knows these GPUs at all."""
+    """Return True if a recipe file supports these GPUs; else append the problem."""
     gpu_type = row["gpu_type"]
     if gpu_type in book["supported"]:
         return True
@@ -369,13 +367,13 @@ def _has_recipe(book: Tree, model: Tree, row: Tree, problems: list[str]) -> bool
     problems.append(
         f"{variable}: {what} cannot be served on {gpu_type}: {why}"
         if why
-        else f"{variable}: {what} has no recipe for {gpu_type}. It has for: {', '.join(book['supported'])}."
+        else f"{variable}: {what} has no recipe for {gpu_type}. Supported: {', '.join(book['supported'])}."
     )
     return False
 
 
 def _operator_layers(request: Tree, problems: list[str]) -> list[Tree]:
-    """The operator's overrides as the topmost layers; what does not have that form is reported and left out."""
+    """Return the operator's overrides as the last layers, without invalid ones, which are reported."""
     layers: list[Tree] = []
     for part, variable in OVERRIDES.items():
         override = request.get(part) or {}
@@ -389,7 +387,7 @@ def _operator_layers(request: Tree, problems: list[str]) -> list[Tree]:
             continue
         if part == "limits":
             unknown = [name for name in override if name not in LIMITS]
-            problems += [_unknown(variable, name, "is no limit", LIMITS) for name in unknown]
+            problems += [_unknown(variable, name, "is not a limit", LIMITS) for name in unknown]
             problems += _bad_limits(override)
         if part == "environment":
             override = _environment(override, problems)
@@ -398,7 +396,7 @@ def _operator_layers(request: Tree, problems: list[str]) -> list[Tree]:
 
 
 def _odd_values(tree: Any) -> Iterator[Any]:
-    """What of an override has no form in JSON: keys that are no strings, dates and the like."""
+    """Yield what JSON cannot represent in an override: keys that are not strings, dates and the like."""
     if isinstance(tree, Mapping):
         yield from (key for key in tree if not isinstance(key, str))
         for value in tree.values():
@@ -411,11 +409,11 @@ def _odd_values(tree: Any) -> Iterator[Any]:
 
 
 def _bad_limits(limits: Tree) -> list[str]:
-    """Limits that ``docker run`` would not take."""
+    """Return the problems of limits that ``docker run`` would reject."""
     variable, bad = OVERRIDES["limits"], []
     for name, pattern, example in (
         ("ipc", IPC, "host or private"),
-        ("shm_size", SHM_SIZE, "a size with its unit, as 10g"),
+        ("shm_size", SHM_SIZE, "a size with its unit such as 10g"),
     ):
         value = limits.get(name)
         if value is not None and not (isinstance(value, str) and pattern.fullmatch(value)):
@@ -426,26 +424,26 @@ def _bad_limits(limits: Tree) -> list[str]:
         ulimits = {}
     for name, value in ulimits.items():
         if name not in ULIMITS:
-            bad.append(_unknown(variable, name, "is no ulimit", ULIMITS))
+            bad.append(_unknown(variable, name, "is not a ulimit", ULIMITS))
         elif value is not None and (isinstance(value, bool) or not ULIMIT.fullmatch(str(value))):
             bad.append(f"{variable}: ulimit {name} is {value!r}; it takes a number, soft:hard, -1 for none, or null.")
     added = limits.get("cap_add") or []
     if not isinstance(added, list) or not all(isinstance(each, str) for each in added):
-        bad.append(f"{variable}: cap_add takes a list of capabilities, as [SYS_PTRACE], not {added!r}.")
+        bad.append(f"{variable}: cap_add takes a list of capabilities such as [SYS_PTRACE], not {added!r}.")
     return bad
 
 
 def _environment(override: Tree, problems: list[str]) -> dict[str, str]:
-    """Environment variables as strings."""
+    """Return environment variables as strings."""
     environment = {}
     for name, value in override.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
-            problems.append(f"serving_recipe_environment: {name!r} is no name of an environment variable.")
+            problems.append(f"serving_recipe_environment: {name!r} is not a name of an environment variable.")
         elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            # YAML reads a bare `true` as a truth value; whether "true" or "1" is meant, only the operator knows.
+            # YAML reads a bare `true` as a boolean; the operator may mean "true" or "1".
             problems.append(f"serving_recipe_environment: {name} is {value!r}; put the string in quotes.")
         elif not str(value).isprintable():
-            # One line each is all that docker run --env-file knows.
+            # docker run --env-file takes one line for each variable.
             problems.append(f"serving_recipe_environment: {name} is {value!r}; it takes one line.")
         else:
             environment[str(name)] = str(value)
@@ -453,21 +451,19 @@ def _environment(override: Tree, problems: list[str]) -> dict[str, str]:
 
 
 def _to_change(layers: Sequence[Tree], path: Path) -> str:
-    """What to change for a bad engine option: the operator's own, else the image, which does not take the recipe's."""
+    """Return the variable to change for a bad engine option: the override if it sets the option, else the image."""
     own = OVERRIDES["engine_options"]
     return own if source(layers, "engine_options", path) == own else "serving_recipe_image"
 
 
 def _unfit_for_hardware(options: Tree, layers: Sequence[Tree], row: Tree, refused: set[Path]) -> list[str]:
-    """Values that these GPUs do not take; those that the release refused are left out."""
+    """Return the problems of values that these GPUs do not support, without options that the release rejects."""
     problems = []
     for path, column in HARDWARE_OPTIONS.items():
         value = get(options, path)
         if path not in refused and value is not None and value not in (*row[column], *AUTO):
             gpus, allowed = f"{row['gpu_type']} ({row['architecture']})", ", ".join(row[column])
-            problems.append(
-                f"{_to_change(layers, path)}: {dotted(path)!r} cannot be {value!r} on {gpus}, which takes {allowed}."
-            )
+            problems.append(f"{_to_change(layers, path)}: {dotted(path)!r} is {value!r}; {gpus} takes {allowed}.")
     return problems
 
 

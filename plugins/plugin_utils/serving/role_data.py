@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Recipes from the files of role serving_recipe, for the plugins that run on the control machine."""
+"""Load the data of role serving_recipe for plugins on the control node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _read(path: Path) -> Any:
 
 
 def _load(path: Path) -> Any:
-    """The value of a file's only variable."""
+    """Return the value of a file's only variable."""
     (value,) = _read(path).values()
     return value
 
@@ -35,7 +35,7 @@ def _load_all(folder: str) -> list[Any]:
 
 @cache
 def load_tables() -> Tables:
-    """The data of the role, read here because templating it for every host of a fleet would cost more than the rest."""
+    """Return the data of the role. Reading it here is faster than templating it for every host of a fleet."""
     return Tables(
         hardware=_load(DATA / "hardware.yml"),
         models={model["id"]: model for model in _load_all("models")},
@@ -49,11 +49,11 @@ def load_tables() -> Tables:
 
 @cache
 def load_defaults() -> dict[str, Any]:
-    """The role's variables and what they are unless set."""
+    """Return the defaults of the role's variables."""
     defaults: dict[str, Any] = _read(ROLE / "defaults" / "main.yml")
     return defaults
 
 
 def serving_recipe(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe for a request. Raises RecipeError with every problem that can be found at once."""
+    """Return the recipe for a request. Raises RecipeError with all problems that can be found."""
     return resolve(request, load_tables())

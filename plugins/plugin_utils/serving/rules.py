@@ -1,9 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What engine options say together: combinations that cannot serve, and consequences that an operator should know.
+"""Rules for combinations of engine options: errors, and notes on consequences.
 
-The types of the options are checked elsewhere; a rule passes over what is not of its type.
+Types are checked in engine_options.py; a rule ignores values of a wrong type.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.parallelism i
 # One process per GPU: the product of these is the number of GPUs of an instance (tensorrt_llm/mapping.py).
 PARALLEL_OPTIONS = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 MOE_PARALLEL_OPTIONS = ("moe_expert_parallel_size", "moe_tensor_parallel_size", "moe_cluster_parallel_size")
-# TensorRT-LLM's own, of every release in the table (tensorrt_llm/llmapi/llm_args.py).
+# TensorRT-LLM's defaults in every release of the table (tensorrt_llm/llmapi/llm_args.py).
 DEFAULT_MAX_BATCH_SIZE = 2048
 DEFAULT_MAX_NUM_TOKENS = 8192
 DEFAULT_GRAPH_MAX_BATCH_SIZE = 128
@@ -26,7 +26,7 @@ DEFAULT_GRAPH_MAX_BATCH_SIZE = 128
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to say about an option. An error keeps the server from starting, or from doing what is asked for."""
+    """Result of a rule for an option. With an error the server does not start or does not do what the option says."""
 
     path: tuple[str, ...]
     severity: Literal["error", "note"]
@@ -35,9 +35,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What rules look at: the merged engine options of one instance, the ``facts`` of its model, its GPUs.
+    """Input of rules: the merged engine options of one instance, the ``facts`` of its model, its number of GPUs.
 
-    ``worker``: which part of disaggregated serving it is, as the recipe has it.
+    ``worker``: ``prefill``, ``decode`` or None, from the recipe.
     """
 
     options: Mapping[str, Any]
@@ -50,11 +50,11 @@ class Configuration:
         return get(self.options, path)
 
     def integer(self, *path: str, default: int | None = None) -> int | None:
-        """The whole number at a path, ``default`` where nothing is; None where something else is."""
+        """Return the integer at a path, or ``default``; None for a value of another type."""
         return default if self.get(*path) is None else integer(self.options, *path)
 
     def variable(self, name: str) -> str:
-        """An environment variable as TensorRT-LLM sees it; the option ``env_overrides`` sets some too."""
+        """Return an environment variable of TensorRT-LLM; the option ``env_overrides`` can set it too."""
         return str(self.environment.get(name) or self.get("env_overrides", name) or "")
 
     @property
@@ -74,7 +74,7 @@ def _note(path: str, sentence: str) -> Finding:
 
 
 def whole_instance(it: Configuration) -> Iterator[Finding]:
-    """An instance spans all of its GPUs (tensorrt_llm/mapping.py: the product is the world size)."""
+    """The product of the sizes is the world size (tensorrt_llm/mapping.py)."""
     sizes = [it.integer(name, default=1) for name in PARALLEL_OPTIONS]
     if None in sizes:
         return
@@ -95,15 +95,16 @@ def no_pipelines(it: Configuration) -> Iterator[Finding]:
     if pipelines and pipelines > 1:
         yield _error(
             "pipeline_parallel_size",
-            f"'pipeline_parallel_size' is {pipelines}; gpt-oss has no pipeline parallelism in TensorRT-LLM. Use 1.",
+            f"'pipeline_parallel_size' is {pipelines}; TensorRT-LLM has no pipeline parallelism for gpt-oss. "
+            "Set it to 1.",
         )
 
 
 def split_of_experts(it: Configuration) -> Iterator[Finding]:
-    """The experts are split over the GPUs that tensor parallelism has, and evenly (tensorrt_llm/mapping.py)."""
+    """The experts are split evenly over the GPUs of tensor parallelism (tensorrt_llm/mapping.py)."""
     for name in MOE_PARALLEL_OPTIONS:
         if it.integer(name) == 0:
-            yield _error(name, f"{name!r} is 0; it must be at least 1. Leave it out, and TensorRT-LLM chooses.")
+            yield _error(name, f"{name!r} is 0; it must be at least 1. Remove it, and TensorRT-LLM chooses.")
     tensor = size(it.options, "tensor_parallel_size") or 1
     experts, within = (size(it.options, f"moe_{kind}_parallel_size") for kind in ("expert", "tensor"))
     name = "moe_expert_parallel_size" if experts else "moe_tensor_parallel_size"
@@ -114,7 +115,7 @@ def split_of_experts(it: Configuration) -> Iterator[Finding]:
         yield _error(
             name,
             f"moe_expert_parallel_size x moe_tensor_parallel_size is {experts} x {within}; "
-            f"it must be 'tensor_parallel_size', {tensor}. Leave one of the two out: it follows from the other.",
+            f"it must be 'tensor_parallel_size', {tensor}. Remove one of the two.",
         )
     elif (experts or within) and tensor % (experts or within or 1):
         yield _error(name, f"{name!r} is {experts or within}; it must divide 'tensor_parallel_size', {tensor}.")
@@ -133,7 +134,7 @@ def split_of_heads(it: Configuration) -> Iterator[Finding]:
 
 
 def attention_dp(it: Configuration) -> Iterator[Finding]:
-    """Attention DP gives each GPU of the tensor-parallel group sequences of its own; blog 9 sets it for one GPU too."""
+    """With attention DP each GPU of the tensor-parallel group has its own sequences; blog 9 sets it for one GPU too."""
     if it.attention_dp and (size(it.options, "tensor_parallel_size") or 1) == 1:
         yield _note("enable_attention_dp", "'enable_attention_dp' has no effect with one GPU per instance.")
     if not it.attention_dp and it.get("attention_dp_config") is not None:
@@ -146,8 +147,7 @@ def attention_sinks(it: Configuration) -> Iterator[Finding]:
     if isinstance(backend, str) and backend != "TRTLLM":
         yield _error(
             "attn_backend",
-            f"'attn_backend' is {backend}; TensorRT-LLM has attention sinks, which gpt-oss needs, with TRTLLM only. "
-            "Leave it out.",
+            f"'attn_backend' is {backend}; gpt-oss needs attention sinks, which only TRTLLM has. Remove the option.",
         )
 
 
@@ -159,19 +159,19 @@ def graph_sizes(it: Configuration) -> Iterator[Finding]:
     if not sizes:
         yield _note(
             "cuda_graph_config.batch_sizes",
-            "'cuda_graph_config.batch_sizes' is empty, which stands for the default sizes; "
-            "'cuda_graph_config: null' is what turns CUDA graphs off.",
+            "'cuda_graph_config.batch_sizes' is empty, so the default sizes are used. "
+            "To turn CUDA graphs off, set 'cuda_graph_config: null'.",
         )
     elif all(isinstance(each, int) for each in sizes) and largest and largest != max(sizes):
         yield _error(
             "cuda_graph_config.max_batch_size",
-            f"'cuda_graph_config.max_batch_size' is {largest}; beside 'cuda_graph_config.batch_sizes' it must be the "
-            f"largest of them. Set it to {max(sizes)} too.",
+            f"'cuda_graph_config.max_batch_size' is {largest}; with 'cuda_graph_config.batch_sizes' it must be the "
+            f"largest of them. Set it to {max(sizes)}.",
         )
 
 
 def graphs_cover_batches(it: Configuration) -> Iterator[Finding]:
-    """Quick start for GPT-OSS: the same value as max_batch_size. Larger graphs are dropped (model_engine.py)."""
+    """Quick start for GPT-OSS: the value of max_batch_size. The engine drops larger graphs (model_engine.py)."""
     config = it.get("cuda_graph_config")
     if config is None and "cuda_graph_config" in it.options:
         return
@@ -188,7 +188,7 @@ def graphs_cover_batches(it: Configuration) -> Iterator[Finding]:
     if largest > batch:
         yield _note(
             path,
-            f"CUDA graphs up to batch size {largest} are asked for; beyond 'max_batch_size', {batch}, none is used.",
+            f"CUDA graphs are set up to batch size {largest}; none above 'max_batch_size', {batch}, is used.",
         )
     else:
         yield _note(
@@ -198,7 +198,7 @@ def graphs_cover_batches(it: Configuration) -> Iterator[Finding]:
 
 
 def tokens_for_batch(it: Configuration) -> Iterator[Finding]:
-    """A decode step has a token per sequence, and the drafts (model_engine.py). Under attention DP both are per GPU."""
+    """A decode step has a token per sequence, and the drafts (model_engine.py). With attention DP both are per GPU."""
     batch = it.integer("max_batch_size")
     tokens = it.integer("max_num_tokens", default=DEFAULT_MAX_NUM_TOKENS)
     per_sequence = 1 + max(0, it.integer("speculative_config", "max_draft_len") or 0)
@@ -208,7 +208,7 @@ def tokens_for_batch(it: Configuration) -> Iterator[Finding]:
     yield _error(
         "max_num_tokens",
         f"'max_num_tokens' is {tokens}; a decode step of 'max_batch_size', {batch}, sequences "
-        f"takes {batch * per_sequence} tokens{each}. Raise it, or lower 'max_batch_size'.",
+        f"takes {batch * per_sequence} tokens{each}. Raise it or lower 'max_batch_size'.",
     )
 
 
@@ -219,14 +219,14 @@ def length_of_context(it: Configuration) -> Iterator[Finding]:
     if longest is not None and longest > context and not allowed:
         yield _error(
             "max_seq_len",
-            f"'max_seq_len' is {longest}; the model's context is {context} tokens. Lower it, or leave it out.",
+            f"'max_seq_len' is {longest}; the model's context is {context} tokens. Lower or remove it.",
         )
 
 
 def length_of_prompts(it: Configuration) -> Iterator[Finding]:
-    """LLM._check_arguments refuses such a prompt (TensorRT-LLM pull request 6259); published configurations do too.
+    """LLM._check_arguments rejects such a prompt (TensorRT-LLM pull request 6259); published configurations do too.
 
-    Not one that another worker has read (is_gen_only).
+    It does not in a decode worker (is_gen_only).
     """
     if it.worker == "decode":
         return
@@ -236,13 +236,13 @@ def length_of_prompts(it: Configuration) -> Iterator[Finding]:
         return
     yield _note(
         "max_num_tokens",
-        f"Prompts of more than 'max_num_tokens', {tokens}, tokens are refused, though a sequence may have {longest}: "
+        f"Prompts of more than 'max_num_tokens', {tokens}, tokens are rejected, but a sequence may have {longest}: "
         "'enable_chunked_prefill' is off.",
     )
 
 
 def transfer_buffer(it: Configuration) -> Iterator[Finding]:
-    """ai-dynamo/dynamo issue 4327: neither such a prompt is handed over nor what comes after it, until a restart."""
+    """ai-dynamo/dynamo issue 4327: such a prompt blocks the transfer of all later ones until a restart."""
     buffer = it.integer("cache_transceiver_config", "max_tokens_in_buffer")
     longest = it.integer("max_seq_len", default=it.facts["context"])
     if not it.worker or buffer is None or longest is None or buffer >= longest:
@@ -250,16 +250,16 @@ def transfer_buffer(it: Configuration) -> Iterator[Finding]:
     yield _note(
         "cache_transceiver_config.max_tokens_in_buffer",
         f"'cache_transceiver_config.max_tokens_in_buffer' is {buffer}, and a sequence may have {longest} tokens: a "
-        f"prompt longer than the buffer hangs the workers. Set 'max_seq_len' to {buffer}, or raise the buffer.",
+        f"prompt longer than the buffer hangs the workers. Set 'max_seq_len' to {buffer} or raise the buffer.",
     )
 
 
 def transfer_backend(it: Configuration) -> Iterator[Finding]:
-    """create_kv_cache_transceiver of tensorrt_llm/_torch/pyexecutor: without one nothing is handed over."""
+    """create_kv_cache_transceiver of tensorrt_llm/_torch/pyexecutor: without a backend there is no transfer."""
     if it.worker and not it.get("cache_transceiver_config", "backend"):
         yield _error(
             "cache_transceiver_config.backend",
-            f"'cache_transceiver_config.backend' is not set; a {it.worker} worker hands the KV cache over with it.",
+            f"'cache_transceiver_config.backend' is not set; a {it.worker} worker transfers the KV cache with it.",
         )
 
 
@@ -293,7 +293,7 @@ def size_of_blocks(it: Configuration) -> Iterator[Finding]:
 
 
 def draft_model(it: Configuration) -> Iterator[Finding]:
-    """Eagle3DecodingConfig of tensorrt_llm/llmapi/llm_args.py; 'Eagle' is taken for 'Eagle3'."""
+    """Eagle3DecodingConfig of tensorrt_llm/llmapi/llm_args.py; 'Eagle' means 'Eagle3'."""
     if it.get("speculative_config", "decoding_type") not in ("Eagle", "Eagle3"):
         return
     if not (it.get("speculative_config", "speculative_model") or it.get("speculative_config", "speculative_model_dir")):
@@ -309,13 +309,13 @@ def draft_model(it: Configuration) -> Iterator[Finding]:
 
 
 def stored_responses(it: Configuration) -> Iterator[Finding]:
-    """enable_store of tensorrt_llm/serve/openai_server.py; who switches the store off knows."""
+    """enable_store of tensorrt_llm/serve/openai_server.py, unless the environment turns the store off."""
     workers = it.integer("num_postprocess_workers")
     if workers and workers > 0 and not it.variable("TRTLLM_RESPONSES_API_DISABLE_STORE"):
         yield _note(
             "num_postprocess_workers",
             f"'num_postprocess_workers' is {workers}, so responses are not stored: GET /v1/responses/{{id}} and "
-            "'previous_response_id' do not work. They do with 0.",
+            "'previous_response_id' do not work. Set it to 0 to use them.",
         )
 
 
@@ -330,21 +330,21 @@ def streamed_chunks(it: Configuration) -> Iterator[Finding]:
 
 
 def served_model(it: Configuration) -> Iterator[Finding]:
-    """The command line names the model and its files; up to 1.3 the file has the last word (``precedence``)."""
+    """The command line sets the model; up to 1.3 the file overrides it (``precedence``)."""
     if it.get("model") is not None:
         yield _error(
             "model",
-            "'model' is what the command line of trtllm-serve says. Leave it out, and set serving_recipe_model.",
+            "'model' is on the command line of trtllm-serve. Remove it and set serving_recipe_model.",
         )
 
 
 def text_in_and_out(it: Configuration) -> Iterator[Finding]:
-    """LLM._prepare_sampling_params (tensorrt_llm/llmapi/llm.py) raises for a request that names no end token; before
-    that tensorrt_llm/serve/openai_server.py asks the tokenizer for the size of its vocabulary."""
+    """LLM._prepare_sampling_params (tensorrt_llm/llmapi/llm.py) raises for a request without an end token; before that
+    tensorrt_llm/serve/openai_server.py reads the vocabulary size from the tokenizer."""
     if it.get("skip_tokenizer_init") is True:
         yield _error(
             "skip_tokenizer_init",
-            "'skip_tokenizer_init' is true; without a tokenizer the OpenAI endpoints answer no request. Leave it out.",
+            "'skip_tokenizer_init' is true; without a tokenizer the OpenAI API answers no request. Remove the option.",
         )
 
 
@@ -390,10 +390,10 @@ def check_rules(
     environment: Mapping[str, Any] | None = None,
     worker: str | None = None,
 ) -> list[Finding]:
-    """All findings of all rules, in their order.
+    """Return the findings of all rules, in their order.
 
     ``options``: the merged engine options; ``model``: the ``facts`` of the model file; ``gpus``: those of one instance;
-    ``environment``: the instance's environment variables; ``worker``: as the recipe has it. Raises nothing for odd
+    ``environment``: the instance's environment variables; ``worker``: that of the recipe. Raises nothing for wrong
     values of options.
     """
     it = Configuration(options, model, gpus, environment or {}, worker)

@@ -1,4 +1,4 @@
-"""A worker that died takes its lease in etcd with it, and nobody else's: run as by its unit, from its release."""
+"""A failed worker's unit ends its lease in etcd and no other; run as by the unit, from its release."""
 
 from __future__ import annotations
 
@@ -37,8 +37,13 @@ def release(tmp_path: Path) -> Path:
 
 
 def end(release: Path, port: int, *endpoints: str) -> subprocess.CompletedProcess[str]:
-    told = {"ETCD_ENDPOINTS": ",".join(endpoints), "DYN_TCP_RPC_HOST": "10.0.0.1", "DYN_TCP_RPC_PORT": port, "A": "b=c"}
-    (release / "environment").write_text("".join(f"{name}={value}\n" for name, value in told.items()))
+    variables = {
+        "ETCD_ENDPOINTS": ",".join(endpoints),
+        "DYN_TCP_RPC_HOST": "10.0.0.1",
+        "DYN_TCP_RPC_PORT": port,
+        "A": "b=c",
+    }
+    (release / "environment").write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
     proxied = {"http_proxy": DEAD, "https_proxy": DEAD}
     command = [sys.executable, str(release / PROGRAM.name)]
     return subprocess.run(command, env=proxied, text=True, capture_output=True, timeout=60, check=False)
@@ -65,30 +70,30 @@ def test_its_own_lease_is_ended_and_no_other(release: Path, port: int, lease: st
     assert asked == {"key": "v1/instances/", "range_end": "v1/instances0"}
 
 
-@pytest.mark.parametrize("listed", [{}, {"kvs": KEYS[1:]}], ids=["nobody", "others"])
-def test_a_worker_that_took_its_leave_has_none(release: Path, listed: dict[str, object]) -> None:
+@pytest.mark.parametrize("listed", [{}, {"kvs": KEYS[1:]}], ids=["no worker", "other workers"])
+def test_a_worker_that_ended_normally_has_no_lease(release: Path, listed: dict[str, object]) -> None:
     with etcd(reply(200, listed)) as fake:
         ended = end(release, 9250, fake.url)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     assert revoked(fake) == []
 
 
-def test_of_several_members_one_that_lives_is_enough(release: Path) -> None:
-    with etcd(reply(503, b"no leader")) as ill, etcd() as fake:
-        ended = end(release, 9250, DEAD, ill.url, fake.url)
+def test_one_healthy_member_of_etcd_is_enough(release: Path) -> None:
+    with etcd(reply(503, b"no leader")) as unhealthy, etcd() as fake:
+        ended = end(release, 9250, DEAD, unhealthy.url, fake.url)
     assert ended.returncode == 0
-    assert [line.split(": ")[0] for line in ended.stderr.splitlines()] == [DEAD, ill.url]
+    assert [line.split(": ")[0] for line in ended.stderr.splitlines()] == [DEAD, unhealthy.url]
     assert revoked(fake) == ["6874360018827299340"]
 
 
-def test_without_etcd_it_says_so_and_the_lease_runs_out(release: Path) -> None:
+def test_without_etcd_it_fails_with_the_reason(release: Path) -> None:
     ended = end(release, 9250, DEAD)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert DEAD in ended.stderr
     assert "refused" in ended.stderr
 
 
-def test_a_stranger_at_etcds_port_ends_nothing(release: Path) -> None:
+def test_another_server_at_the_port_of_etcd(release: Path) -> None:
     with etcd(reply(200, b"<html>")) as fake:
         ended = end(release, 9250, fake.url)
     assert ended.returncode == 1

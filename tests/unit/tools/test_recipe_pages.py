@@ -1,4 +1,4 @@
-"""docs/reference/recipes.md and docs/reference/recipes/ state the resolver's results, briefly."""
+"""The generated pages docs/reference/recipes.md and docs/reference/recipes/ against the resolver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNIVERSE = [
 
 
 @pytest.mark.parametrize(
-    ("chosen", "told"),
+    ("chosen", "text"),
     [
         pytest.param(lambda case: True, "", id="all"),
         pytest.param(lambda case: case.gpu_type != "h100", "`b200`, `gb200`", id="some GPU types"),
@@ -32,11 +32,11 @@ UNIVERSE = [
         ),
     ],
 )
-def test_cases_are_described_briefly(chosen: Any, told: str) -> None:
-    assert where([case for case in UNIVERSE if chosen(case)], UNIVERSE) == told
+def test_the_text_for_cases_is_short(chosen: Any, text: str) -> None:
+    assert where([case for case in UNIVERSE if chosen(case)], UNIVERSE) == text
 
 
-def test_release_changes_are_grouped() -> None:
+def test_changes_of_a_release_are_grouped() -> None:
     old = {
         "gone": {"type": "int"},
         "kept": {"type": "dict", "options": {"a": {"type": "str", "choices": ["x", "y"]}, "b": {"type": "int"}}},
@@ -55,7 +55,7 @@ def test_release_changes_are_grouped() -> None:
     }
 
 
-def test_all_table_rows_are_on_a_page() -> None:
+def test_every_row_of_the_tables_is_on_a_page() -> None:
     named = [
         *(row["gpu_type"] for row in TABLES.hardware),
         *(tag for row in TABLES.releases.values() for tag in [*row["tags"], *row.get("runtime_tags", [])]),
@@ -67,9 +67,9 @@ def test_all_table_rows_are_on_a_page() -> None:
         assert f"recipes/{recipe_pages.short(model)}.md" in PAGES
 
 
-def test_recipe_values_are_on_their_page_with_their_sources() -> None:
+def test_every_value_of_a_recipe_is_on_its_page_with_its_source() -> None:
     for name in TABLES.models:
-        recipe = recipe_pages.ask("h200", "max_throughput", model=name)
+        recipe = recipe_pages.recipe_for("h200", "max_throughput", model=name)
         page = PAGES[f"recipes/{recipe_pages.short(name)}.md"].splitlines()
         for entry in recipe["provenance"]:
             value = recipe_pages.literal(entry["value"])
@@ -80,6 +80,6 @@ def test_recipe_values_are_on_their_page_with_their_sources() -> None:
             ]
 
 
-def test_use_case_of_a_host_has_one_layout() -> None:
+def test_each_use_case_of_a_host_has_one_layout() -> None:
     rows = [line for line in PAGES["recipes.md"].splitlines() if line.startswith("| 8 `h200`")]
     assert sum("**" in row for row in rows) == 2 * len(TABLES.models)

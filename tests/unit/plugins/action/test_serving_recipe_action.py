@@ -17,6 +17,7 @@ HOSTS = {
     "plain": GPUS,
     "template": {**GPUS, "first_port": 9000, "serving_recipe_port": "{{ first_port + 1 }}"},
     "newer": {**GPUS, "serving_recipe_image": "registry/release:1.2.9"},
+    "named": {**GPUS, "serving_recipe_image": "registry/server@sha256:00", "serving_recipe_trtllm_version": "1.1"},
     "wrong": {**GPUS, "serving_recipe_model": "gpt-oss", "serving_recipe_engine_options": {"max_batchsize": 1}},
     "misspelt": {**GPUS, "serving_recipe_prot": 1},
 }
@@ -30,15 +31,15 @@ PLAYBOOK = """
         - ansible.builtin.import_role:
             name: trtllm.fleet.serving_recipe
       rescue:
-        - name: Tell
+        - name: Show the result
           ansible.builtin.debug:
             msg: "{{ ansible_failed_result.msg.splitlines() }}"
 
-- name: Read
+- name: Later play
   hosts: all
   gather_facts: false
   tasks:
-    - name: Tell
+    - name: Show the result
       ansible.builtin.debug:
         msg: "{{ serving_recipe_result | default('none') }}"
       tags: [always]
@@ -50,7 +51,7 @@ PLAYBOOK = """
     [([], "linear"), (["--check", "--tags=other"], "free")],
     ids=["plain", "check_tags_free"],
 )
-def test_a_recipe_is_there_for_later_plays_and_a_refusal_is_a_list(
+def test_later_plays_have_the_recipe_and_a_failure_has_all_problems(
     tmp_path: Path, arguments: list[str], strategy: str
 ) -> None:
     inventory, playbook = tmp_path / "hosts.json", tmp_path / "play.yml"
@@ -65,32 +66,34 @@ def test_a_recipe_is_there_for_later_plays_and_a_refusal_is_a_list(
         text=True,
         check=True,
     )
-    told: dict[str, dict[str, Any]] = {"Resolve": {}, "Read": {}}
+    messages: dict[str, dict[str, Any]] = {"Resolve": {}, "Later play": {}}
     warnings: dict[str, list[str]] = {}
-    # What other callbacks write comes after it.
+    # Output of other callbacks follows.
     results, _end = json.JSONDecoder().raw_decode(ran.stdout)
     for play in results["plays"]:
         for task in play["tasks"]:
-            if task["task"]["name"] == "Tell":
-                told[play["play"]["name"]].update({host: result["msg"] for host, result in task["hosts"].items()})
+            if task["task"]["name"] == "Show the result":
+                messages[play["play"]["name"]].update({host: result["msg"] for host, result in task["hosts"].items()})
             for host, result in task["hosts"].items():
                 warnings.setdefault(host, []).extend(result.get("warnings", []))
 
-    assert set(told["Resolve"]) == {"wrong", "misspelt"}
-    model, option = told["Resolve"]["wrong"]
+    assert set(messages["Resolve"]) == {"wrong", "misspelt"}
+    model, option = messages["Resolve"]["wrong"]
     assert model.startswith("serving_recipe_model: 'gpt-oss' has no recipe.")
     assert option.startswith("serving_recipe_engine_options: ")
     assert "'max_batchsize' is not an option. Did you mean 'max_batch_size'?" in option
-    (variable,) = told["Resolve"]["misspelt"]
-    assert variable.startswith("serving_recipe_prot: is no variable of the recipe.")
+    (variable,) = messages["Resolve"]["misspelt"]
+    assert variable.startswith("serving_recipe_prot: is not a variable of the recipe.")
 
-    recipes = told["Read"]
+    recipes = messages["Later play"]
     assert recipes.pop("wrong") == recipes.pop("misspelt") == "none"
     assert {host: recipe["instances"][0]["port"] for host, recipe in recipes.items()} == {
         "plain": 8000,
         "template": 9001,
         "newer": 8000,
+        "named": 8000,
     }
+    assert recipes["named"]["release"] == "1.1"
     assert not {"changed", "failed"} & set(recipes["plain"])
     assert warnings["plain"] == []
     assert warnings["newer"] == recipes["newer"]["warnings"]

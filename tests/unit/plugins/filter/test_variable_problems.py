@@ -83,6 +83,7 @@ def test_a_gateway_is_checked_and_an_unrelated_or_excluded_host_is_not(tmp_path:
         pytest.param("ansible_user", id="variable of Ansible"),
         pytest.param("plan_file", id="without the prefix of a role"),
         pytest.param("gateways", id="name of a role and more letters"),
+        pytest.param("gateway_ip", id="common name outside the collection"),
     ],
 )
 def test_a_known_or_foreign_variable_passes(name: str) -> None:
@@ -95,7 +96,10 @@ def test_a_known_or_foreign_variable_passes(name: str) -> None:
         ("nvidia_driver_reboot_alowed", "Set nvidia_driver_reboot_allowed."),
         ("nvidia_container_toolkit_versoin", "Set nvidia_container_toolkit_version."),
         ("benchmark_taget", "Set benchmark_target."),
-        ("gateway_ip", "Remove it. Run ansible-doc --type role trtllm.fleet.gateway for the variables of the role."),
+        (
+            "docker_engine_ip",
+            "Remove it. Run ansible-doc --type role trtllm.fleet.docker_engine for the variables of the role.",
+        ),
     ],
 )
 def test_the_message_names_the_nearest_variable_of_the_role(name: str, advice: str) -> None:

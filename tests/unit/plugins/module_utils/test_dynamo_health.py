@@ -1,4 +1,4 @@
-"""What Dynamo's frontend and workers tell, as releases 1.0.0 and 1.6.1 wrote it."""
+"""Health and metrics of Dynamo's frontend and workers, in the form of versions 1.0.0 and 1.6.1."""
 
 from __future__ import annotations
 

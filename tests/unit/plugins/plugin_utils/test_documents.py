@@ -1,4 +1,4 @@
-"""The documents' own configurations: the recipes, and the files that are deployed, say what the documents say.
+"""Published configurations: recipes and deployed files have the values of the documents.
 
 What the documents say is in fixtures/documents, taken from them and not from our data.
 """
@@ -39,7 +39,7 @@ WORKER_CLI: dict[str, dict[str, Any]] = {
 
 
 class Case(NamedTuple):
-    """A configuration on some GPUs, and what its document says of it."""
+    """A published configuration on some GPUs, with the values of its document."""
 
     name: str
     gpu_type: str
@@ -48,7 +48,7 @@ class Case(NamedTuple):
     docker_run: dict[str, Any]
     yaml: dict[str, Any]
     command: dict[str, Any]
-    # Those that the document names.
+    # GPUs that the document names.
     devices: list[int] | None
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ def documents() -> Iterator[Case]:
 CASES = list(documents())
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 WORKERS = [case for case in CASES if case.worker]
-# What trtllm-serve runs.
+# The command of trtllm-serve.
 each_server = pytest.mark.parametrize("case", [case for case in CASES if case not in WORKERS], ids=str)
 
 
@@ -124,7 +124,7 @@ def options_of(flags: Mapping[str, Any], cli: Mapping[str, Any]) -> dict[str, An
 
 
 def typed(tree: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
-    """The values by path, with their types: to Python 1 and true are the same, to the engine they are not."""
+    """Return the values by path, with their types: 1 and true are equal in Python, but not for the engine."""
     return {".".join(path): (type(value).__name__, value) for path, value in leaves(tree)}
 
 
@@ -162,7 +162,7 @@ def test_every_value_names_its_document(case: Case) -> None:
     told = {entry["option"]: entry["source"] for entry in recipe["provenance"]}
     assert {path for path, value in leaves(recipe["engine_options"])} <= {tuple(option.split(".")) for option in told}
     others = {option for option, source in told.items() if document not in source}
-    # The fixture says why.
+    # The fixture has the reason.
     assert others == ({"limits.ipc"} if case.name == "h100_template" else set())
 
 
@@ -178,11 +178,11 @@ def server_role() -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def deployed(recipe: dict[str, Any], access: str = "cdi") -> tuple[dict[str, str], list[str]]:
-    """What role trtllm_server writes for a recipe, rendered by Ansible itself: files by name, a unit per instance."""
+    """Return the files of role trtllm_server for a recipe by name, rendered by Ansible, with a unit per instance."""
     role, files = server_role()
     variables = {
         **role,
-        # What the roles before it tell on a host.
+        # Results of earlier roles.
         "serving_recipe_result": recipe,
         "model_weights_result": {"path": "/models/weights", "vocabulary_dir": "/models/encodings"},
         "nvidia_container_toolkit_gpu_access": access,
@@ -228,14 +228,14 @@ def test_what_is_deployed_is_the_document(case: Case) -> None:
     assert values(docker, "--env") == []
     assert values(docker, "--device") == [f"nvidia.com/gpu={gpu}" for gpu in range(case.gpus)]
     environment = dict(line.split("=", 1) for line in files["environment"].splitlines())
-    # Weights and vocabulary are on the host before a server starts, so it asks nobody for them.
+    # Weights and vocabulary are on the host before a server starts, so it downloads nothing.
     ours = {"HF_HUB_OFFLINE": "1", "TIKTOKEN_ENCODINGS_BASE": "/encodings"}
     assert environment == {**case.environment(), **ours}
 
     assert (program, model.rsplit("/", 1)[-1]) == ("trtllm-serve", case.model.rsplit("/", 1)[-1])
     options, flags = yaml.safe_load(files["engine.yaml"]), flags_of(arguments, row)
     assert typed(options) == typed(case.options(row))
-    # The engine's options are in the file; what this release heeds on the command line only is there too, and the same.
+    # The file has all engine options; those that this release reads only from the command line are there too.
     assert {flag.removeprefix("--") for flag in flags} >= {*row.get("command_line", [])} & {*options}
     assert typed(merge(options, options_of(flags, row["cli"]))) == typed(options)
     for flag in ("--host", "--port"):
@@ -243,7 +243,7 @@ def test_what_is_deployed_is_the_document(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", WORKERS, ids=str)
-def test_a_worker_takes_its_half_of_a_host(case: Case) -> None:
+def test_a_worker_has_half_of_the_gpus(case: Case) -> None:
     host = {"gpus": [{"index": index, "product_name": "NVIDIA B200"} for index in range(8)]}
     recipe = case.recipe(detected=host, gpu_type=None, gpu_count=None)
     assert [instance["gpus"] for instance in recipe["instances"]] == [case.devices]
@@ -265,17 +265,17 @@ def test_every_configuration_is_compared_with_its_document() -> None:
     }
     compared = {(case.name, case.gpu_type, case.gpus) for case in CASES}
     assert compared <= ours
-    # The tutorial goes for every GPU that is large enough, and names three.
+    # The tutorial is for every GPU with enough memory, and names three.
     assert {entry for entry in ours - compared if entry[0] != TUTORIAL} == set()
 
 
-def test_the_tutorial_goes_for_every_gpu_of_20_gb() -> None:
+def test_the_tutorial_is_for_every_gpu_of_20_gb() -> None:
     enough = 20_000_000_000 / 2**20
     serving = [row["gpu_type"] for row in TABLES.hardware if not row.get("refused") and row["memory_mib"] >= enough]
     assert TABLES.documents[TUTORIAL]["supported"] == {gpu_type: [1] for gpu_type in serving}
 
 
-def test_an_image_that_does_not_know_the_gpu_is_refused() -> None:
+def test_an_image_without_support_for_the_gpu_is_rejected() -> None:
     (case,) = [case for case in CASES if case.name == TUTORIAL and case.gpu_type == "h100"]
     (problem,) = recipe_problems(case.request(gpu_type="rtx_5090"))
     assert "gpt-oss-dev" in problem
@@ -283,7 +283,7 @@ def test_an_image_that_does_not_know_the_gpu_is_refused() -> None:
     assert newer["engine_options"] == {}
 
 
-def test_a_newer_image_names_what_it_no_longer_takes() -> None:
+def test_a_newer_image_lists_removed_options() -> None:
     case = next(case for case in CASES if case.name == "blog9_low_latency")
     (problem,) = recipe_problems(case.request(image=TABLES.default_image(None)))
     assert "'enable_mixed_sampler' is not an option" in problem

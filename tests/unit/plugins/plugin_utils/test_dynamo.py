@@ -1,4 +1,4 @@
-"""Deployments of Dynamo: a good one has no problem, and one thing wrong is one line that names what to change."""
+"""Deployments of Dynamo: a good one has no problem, and each mistake is one line with the variable to set."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trtllm.fleet.plugins.filter.dynamo_release import dynamo_release
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import problems, release_row
+from ansible_collections.trtllm.fleet.plugins.filter.dynamo_version import dynamo_version
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import deployment_problems, version_row
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe_request import read_request
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_defaults, serving_recipe
-from ansible_collections.trtllm.fleet.tests.unit.roles.test_dynamo_releases import ROWS
+from ansible_collections.trtllm.fleet.tests.unit.roles.test_dynamo_versions import ROWS
 
 IMAGE = "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1"
 Deployment = dict[str, Any]
@@ -37,7 +37,7 @@ HALVES = {"prefill": recipe("prefill", [0, 1, 2, 3], 4), "decode": recipe("decod
 PAIRS = {kind: recipe(kind, [*range(8)], 4) for kind in ("prefill", "decode")}
 COMMON: Deployment = {
     "image": IMAGE,
-    "releases": ROWS,
+    "versions": ROWS,
     "router_mode": "round-robin",
     "ports": {
         "dynamo_port": 8000,
@@ -49,7 +49,7 @@ COMMON: Deployment = {
     },
     "port_ranges": {"dynamo_prefill_port": 9100, "dynamo_decode_port": 9200},
     "tls": False,
-    "request_ports_above": 50,
+    "request_port_offset": 50,
     "numbers": {"dynamo_migration_limit": ["1", 0], "dynamo_lease_ttl": [30, 1]},
     "together": [
         {"dynamo_tls_ca_file": "", "dynamo_tls_certificate_file": "", "dynamo_tls_key_file": ""},
@@ -73,43 +73,43 @@ FIVE: Deployment = {
 }
 
 
-def test_release_row() -> None:
+def test_version_row() -> None:
     for image, name in {
         IMAGE: "1.3",
         "registry.example.com:5000/mirror/tensorrtllm-runtime:1.3.1-cuda13": "1.3",
         "tensorrtllm-runtime:1.0.0@sha256:0": "1.0",
         "tensorrtllm-runtime:1.6": "1.6",
     }.items():
-        assert release_row(image, ROWS) == (name, ROWS[name])
-    assert dynamo_release(IMAGE, ROWS) == {**ROWS["1.3"], "name": "1.3"}
+        assert version_row(image, ROWS) == (name, ROWS[name])
+    assert dynamo_version(IMAGE, ROWS) == {**ROWS["1.3"], "name": "1.3"}
 
 
 @pytest.mark.parametrize(
     ("image", "found"),
     [
-        ("nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime@sha256:0", "does not tell its release"),
-        ("registry.example.com:5000/tensorrtllm-runtime", "does not tell its release"),
-        ("tensorrtllm-runtime:latest", "does not tell its release"),
-        ("nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc19", "does not tell its release"),
-        ("tensorrtllm-runtime:1.10.0", r"Dynamo 1\.10 is not known"),
-        ("tensorrtllm-runtime:0.9.1", r"Dynamo 0\.9 is not known"),
+        ("nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime@sha256:0", "has no Dynamo version in its tag"),
+        ("registry.example.com:5000/tensorrtllm-runtime", "has no Dynamo version in its tag"),
+        ("tensorrtllm-runtime:latest", "has no Dynamo version in its tag"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc19", "has no Dynamo version in its tag"),
+        ("tensorrtllm-runtime:1.10.0", r"has Dynamo 1\.10, which is unknown"),
+        ("tensorrtllm-runtime:0.9.1", r"has Dynamo 0\.9, which is unknown"),
     ],
 )
-def test_unknown_release(image: str, found: str) -> None:
+def test_unknown_version(image: str, found: str) -> None:
     with pytest.raises(AnsibleFilterError, match=found) as refused:
-        dynamo_release(image, ROWS)
-    assert str(refused.value).startswith(f"dynamo_image is {image}, ")
+        dynamo_version(image, ROWS)
+    assert str(refused.value).startswith(f"dynamo_image {image} has ")
     assert str(refused.value).endswith("begins with one of 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6.")
-    assert problems({**ONE, "image": image})[0] == str(refused.value)
+    assert deployment_problems({**ONE, "image": image})[0] == str(refused.value)
 
 
 @pytest.mark.parametrize("deployment", [ONE, FIVE], ids=["one host", "five hosts"])
 def test_a_good_deployment(deployment: Deployment) -> None:
-    assert problems(deployment) == []
+    assert deployment_problems(deployment) == []
 
 
 def change(*path: Any, to: Any) -> Callable[[Deployment], None]:
-    """Sets one value of a deployment, anywhere in it."""
+    """Set one value of a deployment."""
 
     def change(deployment: Deployment) -> None:
         *groups, last = path
@@ -121,7 +121,7 @@ def change(*path: Any, to: Any) -> Callable[[Deployment], None]:
 
 
 def image(tag: str) -> Callable[[Deployment], None]:
-    """Another release everywhere."""
+    """Set another version on all components."""
 
     def change(deployment: Deployment) -> None:
         deployment["image"] = IMAGE.replace("1.3.1", tag)
@@ -155,21 +155,21 @@ MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(5
         (
             FIVE,
             change("placement", "control", to=["ctl1", "ctl2"]),
-            r"dynamo_control_hosts names 2 hosts \(ctl1, ctl2\)",
-            "name one or three",
+            r"dynamo_control_hosts has 2 hosts \(ctl1, ctl2\)",
+            "to one or three",
         ),
-        (FIVE, change("placement", "control", to=[]), "dynamo_control_hosts names no host", "name one or three"),
+        (FIVE, change("placement", "control", to=[]), "dynamo_control_hosts has no host", "to one or three"),
         (
             FIVE,
             change("placement", "control", to=["ctl1", "ctl2", "ctl1"]),
-            "dynamo_control_hosts names ctl1 more than once",
+            "dynamo_control_hosts has ctl1 more than once",
             "once",
         ),
-        (FIVE, change("placement", "frontend", to=[]), "dynamo_frontend_hosts names no host", "name one"),
-        (FIVE, change("placement", "prefill", to=[]), "dynamo_prefill_hosts names no host", "name one"),
-        (FIVE, change("placement", "decode", to=[]), "dynamo_decode_hosts names no host", "name one"),
-        (FIVE, change("known", to=["ctl1", "ctl2", "gpu1", "gpu2"]), "dynamo_control_hosts names ctl3", "add the host"),
-        (ONE, change("router_mode", to="fastest"), "is fastest, and Dynamo 1.3 has round-robin", "dynamo_router_mode"),
+        (FIVE, change("placement", "frontend", to=[]), "dynamo_frontend_hosts is empty", "at least one host"),
+        (FIVE, change("placement", "prefill", to=[]), "dynamo_prefill_hosts is empty", "at least one host"),
+        (FIVE, change("placement", "decode", to=[]), "dynamo_decode_hosts is empty", "at least one host"),
+        (FIVE, change("known", to=["ctl1", "ctl2", "gpu1", "gpu2"]), "dynamo_control_hosts has ctl3", "add the host"),
+        (ONE, change("router_mode", to="fastest"), "is fastest; Dynamo 1.3 has round-robin", "dynamo_router_mode"),
         (ONE, all_of(image("1.0.2"), change("router_mode", to="least-loaded")), "Dynamo 1.0", "dynamo_router_mode"),
         (
             ONE,
@@ -211,19 +211,19 @@ MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(5
             ONE,
             change("ports", "dynamo_port", to=8222),
             "Port 8222 of gpu1",
-            r"dynamo_nats_monitor_port \(8222\) and of dynamo_port \(8222\)",
+            r"dynamo_nats_monitor_port \(8222\) and in dynamo_port \(8222\)",
         ),
         (
             FIVE,
             change("ports", "dynamo_port", to=2379),
             "Port 2379 of ctl1, ctl2 ",
-            r"dynamo_etcd_port \(2379\) and of dynamo_port",
+            r"dynamo_etcd_port \(2379\) and in dynamo_port",
         ),
         (
             ONE,
             change("port_ranges", "dynamo_prefill_port", to=7950),
             "Port 8000 of gpu1",
-            r"dynamo_port \(8000\) and of dynamo_prefill_port \(7950, worker N at 7950 \+ N and 8000 \+ N\)",
+            r"dynamo_port \(8000\) and in dynamo_prefill_port \(7950, worker N at 7950 \+ N and 8000 \+ N\)",
         ),
         (
             ONE,
@@ -234,8 +234,8 @@ MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(5
         (
             FIVE,
             change("port_ranges", "dynamo_decode_port", to=32767),
-            "dynamo_decode_port is 32767, and gpu2 needs 2 from there",
-            "none above 32767",
+            "dynamo_decode_port is 32767; gpu2 needs 2 ports from there",
+            "32767 at most",
         ),
         (
             FIVE,
@@ -246,7 +246,7 @@ MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(5
         (
             FIVE,
             image("1.1.1"),
-            "dynamo_frontend_hosts names ctl1, ctl2, where no worker runs, .* Dynamo 1.1 ",
+            "dynamo_frontend_hosts has ctl1, ctl2 without a worker; .* Dynamo 1.1 ",
             r"dynamo_image .* \(1\.2, 1\.3, 1\.4, 1\.5, 1\.6\)",
         ),
         (FIVE, change("addresses", "gpu2", to="127.0.1.1"), r"gpu2 \(127\.0\.1\.1\)", "dynamo_interface"),
@@ -256,15 +256,15 @@ MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(5
             ONE,
             change("together", 0, "dynamo_tls_key_file", to="/etc/ssl/dynamo.key"),
             "dynamo_tls_key_file set, and dynamo_tls_ca_file, dynamo_tls_certificate_file not",
-            "all of these, or none",
+            "all of these or none",
         ),
-        (FIVE, change("tls", to=True), "Dynamo 1.3 speaks no TLS with NATS", r"dynamo_image .* \(1\.5, 1\.6\)"),
+        (FIVE, change("tls", to=True), "Dynamo 1.3 does not support TLS for NATS", r"dynamo_image .* \(1\.5, 1\.6\)"),
     ],
 )
 def test_one_thing_wrong(
     deployment: Deployment, broken: Callable[[Deployment], None], found: str, variable: str
 ) -> None:
-    (problem,) = problems(changed(deployment, broken))
+    (problem,) = deployment_problems(changed(deployment, broken))
     assert re.search(found, problem)
     assert re.search(variable, problem)
     assert "\n" not in problem
@@ -277,21 +277,21 @@ def test_one_thing_wrong(
         (ONE, image("1.1.1")),
         (FIVE, image("1.2.1")),
         (ONE, all_of(image("1.5.1"), change("tls", to=True))),
-        # Ports are a host's own.
+        # Hosts may use the same port.
         (FIVE, change("port_ranges", "dynamo_decode_port", to=9100)),
         (FIVE, change("port_ranges", "dynamo_decode_port", to=8000)),
-        # Of hosts outside of the run neither addresses nor recipes are known.
+        # Hosts outside of the run have neither known addresses nor recipes.
         (FIVE, change("addresses", to={})),
         (FIVE, change("workers", to={})),
         (ONE, change("workers", "gpu1", "decode", "instances", to=MANY[:50])),
     ],
 )
 def test_other_good_deployments(deployment: Deployment, different: Callable[[Deployment], None]) -> None:
-    assert problems(changed(deployment, different)) == []
+    assert deployment_problems(changed(deployment, different)) == []
 
 
-def test_all_that_is_wrong_is_told() -> None:
-    found = problems(
+def test_all_problems_are_reported() -> None:
+    found = deployment_problems(
         changed(
             FIVE,
             change("placement", "control", to=["ctl1", "ctl4"]),

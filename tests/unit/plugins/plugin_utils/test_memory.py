@@ -1,4 +1,4 @@
-"""The memory estimate: against what was measured, on published configurations, and what must hold of any."""
+"""The memory estimate: against measured values, on published configurations, and its general properties."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_facts_are_consistent(model: str) -> None:
     it = facts(model)
     hidden, inner, experts = it["hidden_size"], it["expert_intermediate_size"], it["experts"]
     queries, keys = it["attention_heads"] * it["head_dim"], it["kv_heads"] * it["head_dim"]
-    # Four bits, and a byte of scale for each 32 weights.
+    # Four bits, and a scale of one byte for each 32 weights.
     assert it["expert_bytes"] == it["layers"] * experts * 3 * hidden * inner * 17 // 32
     attention = hidden * (queries + 2 * keys) + queries + 2 * keys + queries * hidden + hidden + it["attention_heads"]
     router, biases, norms = experts * (hidden + 1), experts * (2 * inner + hidden), 2 * hidden
@@ -85,8 +85,8 @@ def test_published_configurations_fit(published: Published) -> None:
     assert sum(found[part] for part in PARTS) == pytest.approx(published.memory_mib, abs=3)
 
 
-def test_little_is_left_on_one_80_gb_gpu() -> None:
-    """Why the published figures of H100 are for four GPUs."""
+def test_one_80_gb_gpu_has_little_kv_cache() -> None:
+    """The reason why the published figures of H100 are for four GPUs."""
     one = estimate({"max_batch_size": 64}, FACTS, 1, H100)
     four = estimate({"max_batch_size": 64, "tensor_parallel_size": 4, "moe_expert_parallel_size": 4}, FACTS, 4, H100)
     assert 1 <= one["sequences_at_context"] < 2
@@ -98,25 +98,25 @@ def test_model_too_large() -> None:
     assert (found["fits"], found["context"], found["kv_tokens"]) == (False, 0, 0)
     assert found["free_mib"] < 0
     assert problem(found, "openai/gpt-oss-120b", "rtx_5090", 1) == (
-        "openai/gpt-oss-120b on 1 x rtx_5090 does not fit: of the 32607 MiB of each GPU none are left for the KV cache "
+        "openai/gpt-oss-120b on 1 x rtx_5090 does not fit: the 32607 MiB of each GPU leave none for the KV cache "
         "(66596 weights, 1766 driver and CUDA, 2561 activations, 340 CUDA graphs). "
         "Use more GPUs per instance, or GPUs with more memory."
     )
 
 
 def test_context_too_long() -> None:
-    """An asked-for length is a promise; one that is left out, TensorRT-LLM lowers."""
+    """TensorRT-LLM lowers the length only if ``max_seq_len`` is not set."""
     small = facts("gpt-oss-20b")
     found = estimate({"max_seq_len": 131072}, small, 1, 20475)
     assert problem(found, "openai/gpt-oss-20b", "gpu", 1) == (
-        "openai/gpt-oss-20b on 1 x gpu does not fit: its KV cache holds a sequence of 37536 tokens, 'max_seq_len' asks "
-        "for 131072 (MiB of each GPU: 20475 in all, 13852 weights, 1766 driver and CUDA, 2561 activations, "
+        "openai/gpt-oss-20b on 1 x gpu does not fit: its KV cache holds a sequence of 37536 tokens, 'max_seq_len' is "
+        "131072 (MiB of each GPU: 20475 in all, 13852 weights, 1766 driver and CUDA, 2561 activations, "
         "340 CUDA graphs, 1760 KV cache). Lower it or 'max_num_tokens', or use more GPUs per instance."
     )
     assert estimate({"max_seq_len": 131072}, small, 1, found["required_mib"])["fits"]
     assert not estimate({"max_seq_len": 131072}, small, 1, found["required_mib"] - 2)["fits"]
     assert estimate({}, small, 1, 20475)["fits"]
-    # A length that is no whole number of blocks.
+    # A length that is not a multiple of the block size.
     assert estimate({"max_seq_len": 2068}, small, 1, 20475)["context"] == 2068
 
 
@@ -131,19 +131,19 @@ FRACTION = "kv_cache_config.free_gpu_memory_fraction"
             kv_cache(free_gpu_memory_fraction=1e-7),
             FRACTION,
             f"with '{FRACTION}' its KV cache holds no sequence (0 of the 169187 MiB that each GPU has left). "
-            "Raise it, or leave it out.",
+            "Raise or remove it.",
         ),
         (
             {**kv_cache(max_gpu_total_bytes=2**25), "max_seq_len": 100000},
             "kv_cache_config.max_gpu_total_bytes",
             "with 'kv_cache_config.max_gpu_total_bytes' its KV cache holds a sequence of 3616 tokens, 'max_seq_len' "
-            "asks for 100000 (32 of the 169187 MiB that each GPU has left). Raise it, or leave it out.",
+            "is 100000 (32 of the 169187 MiB that each GPU has left). Raise or remove it.",
         ),
         (
             {"max_num_tokens": 8000000},
             "max_num_tokens",
-            "of the 183359 MiB of each GPU none are left for the KV cache (8325 weights, 5266 driver and CUDA, "
-            "197803 activations, 330 CUDA graphs). Lower 'max_num_tokens', which activations grow with, or use more "
+            "the 183359 MiB of each GPU leave none for the KV cache (8325 weights, 5266 driver and CUDA, "
+            "197803 activations, 330 CUDA graphs). Lower 'max_num_tokens', which determines activations, or use more "
             "GPUs per instance, or GPUs with more memory.",
         ),
     ],
@@ -170,7 +170,7 @@ def test_causes(options: dict[str, Any], path: str) -> None:
     assert cause(estimate({**EIGHT, **options}, FACTS, 8, B200)) == tuple(path.split("."))
 
 
-def test_small_gpus_are_no_option_s_fault() -> None:
+def test_the_cause_for_small_gpus_is_not_an_option() -> None:
     for options in ({}, kv_cache(free_gpu_memory_fraction=0.5, max_tokens=8), {"max_num_tokens": 16384}):
         assert cause(estimate(options, FACTS, 1, RTX_5090)) is None
     assert cause(estimate({}, FACTS, 1, B200)) is None
@@ -183,7 +183,7 @@ def test_small_gpus_are_no_option_s_fault() -> None:
         (kv_cache(max_tokens=100), 72607, "kv_cache_config.max_tokens", "96 tokens, {}: '{path}' is the limit."),
         (kv_cache(free_gpu_memory_fraction=0.01), B200, FRACTION, "15936 tokens, {}: '{path}' is the limit."),
         ({}, 72607, "max_seq_len", "17184 tokens, {}."),
-        # Not the whole context with TensorRT-LLM's own fraction either.
+        # Also shorter with TensorRT-LLM's default fraction.
         (kv_cache(free_gpu_memory_fraction=0.5), 72607, "max_seq_len", "9536 tokens, {}."),
     ],
 )
@@ -197,8 +197,8 @@ def test_shorter_than_the_model(options: dict[str, Any], memory_mib: int, path: 
     ("options", "memory_mib"),
     [({}, B200), ({"max_seq_len": 4096}, 72607), ({}, RTX_5090), (kv_cache(max_tokens=1), B200)],
 )
-def test_nothing_to_note_of_the_context(options: dict[str, Any], memory_mib: int) -> None:
-    """All of it, as long as asked for, or refused anyway."""
+def test_context_without_a_note(options: dict[str, Any], memory_mib: int) -> None:
+    """The full context, a requested one, or an instance that does not fit."""
     assert check_context(estimate(options, FACTS, 1, memory_mib), FACTS) == []
 
 
@@ -206,7 +206,7 @@ SPLIT: dict[str, Any] = {"tensor_parallel_size": 4, "moe_expert_parallel_size": 
 
 
 class TestParallelism:
-    """What is split over the GPUs of an instance, and what each holds whole."""
+    """What is split over the GPUs of an instance, and what each GPU has completely."""
 
     def test_attention_dp(self) -> None:
         """Each GPU holds attention and embeddings whole, and a KV cache of its own with all heads."""
@@ -241,14 +241,14 @@ def test_kv_cache_dtype() -> None:
 
 
 def test_sliding_window() -> None:
-    """Half of the layers keep 128 tokens: from 1.4 on by itself, before that where it is asked for."""
+    """Half of the layers keep 128 tokens: from 1.4 on by default, before that if it is set."""
     whole = estimate({}, FACTS, 1, B200)
     for found in (
         estimate({}, FACTS, 1, B200, sliding_pools=True),
         estimate(kv_cache(max_attention_window=[128, 131072]), FACTS, 1, B200),
     ):
         assert found["kv_tokens"] == pytest.approx(2 * whole["kv_tokens"], rel=0.002)
-    # Asked for by its name, a single window is one pool for every layer again.
+    # A single window that is set is one pool for all layers again.
     assert estimate(kv_cache(max_attention_window=[131072]), FACTS, 1, B200, sliding_pools=True) == whole
 
 
@@ -314,7 +314,7 @@ def test_more_gpus_mean_fewer_weights_on_each(by_data: bool, experts_whole: bool
 
 
 @given(OPTIONS, st.integers(1, 72), st.integers(1, 300000), st.booleans())
-def test_odd_values_crash_no_estimate(options: dict[str, Any], gpus: int, memory_mib: int, sliding: bool) -> None:
+def test_wrong_values_raise_nothing(options: dict[str, Any], gpus: int, memory_mib: int, sliding: bool) -> None:
     found = estimate(options, FACTS, gpus, memory_mib, sliding)
     assert found["fits"] is (problem(found, "model", "gpu", gpus) is None)
     assert cause(found) is None or not found["fits"]

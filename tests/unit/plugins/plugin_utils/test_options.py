@@ -1,4 +1,4 @@
-"""The release table: how its files make one, what it says, and which of its rows an image's tag stands for."""
+"""The release table: merging its files, its content, and the row of an image's tag."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_changes(changes: dict[str, Any], options: dict[str, Any]) -> None:
     assert expanded(engine_options=changes)["engine_options"] == options
 
 
-def test_any_order_gives_the_same() -> None:
+def test_the_order_of_files_does_not_matter() -> None:
     middle: dict[str, Any] = {"name": "1.1", "based_on": "1.0", "tags": ["1.1.0"], "engine_options": {"a": None}}
     newest: dict[str, Any] = {"name": "1.10", "based_on": "1.1", "tags": [], "engine_options": {"g": {"type": "int"}}}
     branch: dict[str, Any] = {"name": "branch", "based_on": "1.0", "tags": ["branch"]}
@@ -101,7 +101,7 @@ def test_based_on_nothing(files: list[dict[str, Any]], message: str) -> None:
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_rows_are_whole(name: str) -> None:
+def test_rows_are_complete(name: str) -> None:
     row = RELEASES[name]
     assert row["name"] == name
     assert row["default_tag"] in row["tags"]
@@ -191,7 +191,7 @@ def test_moe_backend_by_release(backend: str, releases: list[str]) -> None:
 
 
 @pytest.mark.parametrize("key", ["telemetry", "harmony"])
-def test_a_release_that_can_is_followed_by_those_that_can(key: str) -> None:
+def test_later_releases_keep_a_feature(key: str) -> None:
     values = [RELEASES[name][key] for name in VERSIONS]
     assert values == sorted(values)
 
@@ -238,21 +238,21 @@ def test_release_of_a_tag(tag: str, release: str, exact: bool) -> None:
         ("registry:5000/tensorrtllm-runtime:1.5.0", "1.3", False),
         ("registry:5000/tensorrtllm-runtime:2.0.0", "1.3", False),
         ("registry:5000/tensorrtllm-runtime:1.0.0-efa-amd64", "1.3", False),
-        # A tag of TensorRT-LLM's own images, which says something else here.
+        # A tag of TensorRT-LLM's images, which has another meaning here.
         ("registry:5000/tensorrtllm-runtime:1.3.0rc14", "1.3", False),
-        # Only the last component tells what is counted.
+        # Only the last component matters.
         ("registry:5000/tensorrtllm-runtime/release:1.0.0", "1.0", True),
         ("registry:5000/my-tensorrtllm-runtime:1.1.0", "1.1", True),
         ("tensorrtllm-runtime:5000/release:1.2.1", "1.2", True),
     ],
 )
-def test_tags_of_dynamos_runtime_count_dynamos_releases(image: str, release: str, exact: bool) -> None:
+def test_tags_of_dynamos_runtime_are_dynamo_versions(image: str, release: str, exact: bool) -> None:
     name, warning = select_release(image, RELEASES)
     assert (name, not warning) == (release, exact)
 
 
 @pytest.mark.parametrize("tag", [tag for row in RELEASES.values() for tag in row["tags"]])
-def test_every_other_image_counts_releases_of_tensorrt_llm(tag: str) -> None:
+def test_tags_of_other_images_are_tensorrt_llm_versions(tag: str) -> None:
     (name,) = [name for name, row in RELEASES.items() if tag in row["tags"]]
     for repository in ("nvcr.io/nvidia/tensorrt-llm/release", "registry:5000/anything"):
         assert select_release(f"{repository}:{tag}", RELEASES) == (name, "")
@@ -261,19 +261,19 @@ def test_every_other_image_counts_releases_of_tensorrt_llm(tag: str) -> None:
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        ("r/tensorrtllm-runtime:my-tag", r"must tell the Dynamo release; .* serving_recipe_trtllm_version .*1\.0\.0, "),
-        ("r/tensorrtllm-runtime@sha256:00", "must tell the Dynamo release"),
-        ("r/tensorrtllm-runtime:0.9.1", r"Dynamo 0\.9\.1 is older than every known release\. Known tags: 1\.0\.0"),
-        ("nvcr.io/nvidia/tensorrt-llm/release:latest", "must tell the TensorRT-LLM release"),
+        ("r/tensorrtllm-runtime:my-tag", r"has no Dynamo version\. Set serving_recipe_trtllm_version .*1\.0\.0, "),
+        ("r/tensorrtllm-runtime@sha256:00", "has no Dynamo version"),
+        ("r/tensorrtllm-runtime:0.9.1", r"Dynamo 0\.9\.1 is older than every known version\. Known tags: 1\.0\.0"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:latest", "has no TensorRT-LLM version"),
         ("nvcr.io/nvidia/tensorrt-llm/release:gpt-oss-devel", "Did you mean 'gpt-oss-dev'"),
-        ("nvcr.io/nvidia/tensorrt-llm/release", "must tell the TensorRT-LLM release"),
-        ("registry:5000/release", "must tell the TensorRT-LLM release"),
-        ("nvcr.io/nvidia/tensorrt-llm/release:0.21.0", "older than every known release"),
-        # Other numberings: a month, a date, CUDA's, and one that nobody knows yet.
+        ("nvcr.io/nvidia/tensorrt-llm/release", "has no TensorRT-LLM version"),
+        ("registry:5000/release", "has no TensorRT-LLM version"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:0.21.0", "older than every known version"),
+        # Other numberings: a month, a date, CUDA's, and an unknown one.
         *(
             (
                 f"nvcr.io/nvidia/tritonserver:{tag}",
-                r"must tell .* set serving_recipe_trtllm_version .*, 1\.4\. Known tags: .*1\.2\.1",
+                r"has no TensorRT-LLM version.* Set serving_recipe_trtllm_version .*, 1\.4\. Known tags: .*1\.2\.1",
             )
             for tag in ("25.12", "25.12-trtllm-python-py3", "2026.11.1", "12.1-trt", "9.9")
         ),
@@ -322,17 +322,17 @@ def test_did_you_mean(name: Any, known: list[str], nearest: str | None) -> None:
 @pytest.mark.parametrize(
     ("release", "path", "sentence"),
     [
-        ("1.2", "enable_mixed_sampler", "is not an option of this release; TensorRT-LLM 1.0 had it (gone since 1.1)."),
+        ("1.2", "enable_mixed_sampler", "is not an option of this release; TensorRT-LLM 1.0 had it (removed in 1.1)."),
         (
             "1.4",
             "kv_cache_config.onboard_blocks",
-            "is not an option of this release; TensorRT-LLM 1.2 had it (gone since 1.3).",
+            "is not an option of this release; TensorRT-LLM 1.2 had it (removed in 1.3).",
         ),
-        ("1.2", "model_kwargs", "is not an option of this release; it comes with TensorRT-LLM 1.3."),
+        ("1.2", "model_kwargs", "is not an option of this release; TensorRT-LLM 1.3 adds it."),
         (
             "1.0",
             "kv_cache_config.use_kv_cache_manager_v2",
-            "is not an option of this release; it comes with TensorRT-LLM 1.3.",
+            "is not an option of this release; TensorRT-LLM 1.3 adds it.",
         ),
         ("1.2", "max_batch_sise", "is not an option. Did you mean 'max_batch_size'?"),
     ],
@@ -368,9 +368,9 @@ def test_within_bounds(options: dict[str, Any]) -> None:
         ({"share": 1.5}, "takes float from 0 to 1, not 1.5."),
         ({"share": math.nan}, "takes float from 0 to 1, not nan."),
         ({"free": math.nan}, "takes float, not nan."),
-        ({"sizes": [64, 0]}, "takes list of int from 1, or null; 0 is none."),
-        ({"sizes": [-1, "2"]}, "takes list of int from 1, or null; -1 is none."),
-        ({"sizes": ["2"]}, "takes list of int from 1, or null; '2' (str) is none."),
+        ({"sizes": [64, 0]}, "takes list of int from 1, or null; 0 is not allowed."),
+        ({"sizes": [-1, "2"]}, "takes list of int from 1, or null; -1 is not allowed."),
+        ({"sizes": ["2"]}, "takes list of int from 1, or null; '2' (str) is not allowed."),
     ],
 )
 def test_out_of_bounds(options: dict[str, Any], sentence: str) -> None:

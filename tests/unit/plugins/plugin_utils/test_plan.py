@@ -1,4 +1,4 @@
-"""The plan: what would run on each host of a fleet, and what it changes."""
+"""The plan: the recipe of each host of a fleet, and its changes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 import yaml
 from ansible.errors import AnsibleError
 
-from ansible_collections.trtllm.fleet.plugins.filter.plan_revision_hosts import plan_revision_hosts
-from ansible_collections.trtllm.fleet.plugins.filter.serving_plan import serving_plan
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import (
-    Host,
+    PlannedHost,
     compare,
     failure,
+    fleet_plan,
     look_up,
     make_plan,
     render,
     shorten,
 )
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.revisions import readable, revision_hosts
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import RecipeError
 
 RECIPE: dict[str, Any] = {
@@ -43,7 +43,7 @@ RECIPE: dict[str, Any] = {
     "engine_options": {"max_batch_size": 720, "moe_config": {"backend": "TRTLLM"}},
     "environment": {"TRTLLM_ENABLE_PDL": "1"},
     "limits": {"ipc": "host", "shm_size": None, "ulimits": {}},
-    "requires": {"driver": "580", "gpu_memory_mib": 40000, "gpu_count": 4, "disk_bytes": None},
+    "requires": {"driver": "580", "gpu_memory_mib": 40000, "gpu_count": 4},
     "memory": {
         "weights_mib": 33000,
         "kv_cache_mib": 120000,
@@ -74,7 +74,7 @@ def recipe(**changes: Any) -> dict[str, Any]:
 
 
 def release(running: Any, *units: tuple[str, str]) -> dict[str, Any]:
-    """What a host answers that runs this; ``units`` are the release that each is of, and its state."""
+    """Return the result of host_release_info for a running release; ``units`` have their release and state."""
     states = enumerate(units or [(VERIFIED, "active")] * 2)
     return {
         "verified": VERIFIED,
@@ -86,19 +86,19 @@ def release(running: Any, *units: tuple[str, str]) -> dict[str, Any]:
     }
 
 
-def planned(answer: Any = None, **changes: Any) -> Host:
-    return Host(recipe(**changes), release=answer or MISSING)
+def planned(answer: Any = None, **changes: Any) -> PlannedHost:
+    return PlannedHost(recipe(**changes), release=answer or MISSING)
 
 
-def refused(*problems: str) -> Host:
-    return Host(None, problems)
+def refused(*problems: str) -> PlannedHost:
+    return PlannedHost(None, problems)
 
 
-def text_of(hosts: dict[str, Host]) -> str:
+def text_of(hosts: dict[str, PlannedHost]) -> str:
     return render(make_plan(hosts))
 
 
-# What runs now
+# The running release
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def text_of(hosts: dict[str, Host]) -> str:
         ),
     ],
 )
-def test_what_runs_now_is_one_of_few_states(answer: Any, state: str) -> None:
+def test_states_of_the_running_release(answer: Any, state: str) -> None:
     assert compare(answer, RECIPE) == (state, [])
 
 
@@ -140,7 +140,7 @@ ELSEWHERE = ("89e6c98d9288", "active")
         ),
     ],
 )
-def test_what_was_verified_once_need_not_run(units: list[tuple[str, str]], trouble: str) -> None:
+def test_a_verified_release_may_not_run(units: list[tuple[str, str]], trouble: str) -> None:
     assert compare(release(RECIPE, *units), RECIPE) == (f"verified last, but {trouble}", [])
     state, changes = compare(release(recipe(image="another:1.2"), *units), RECIPE)
     assert state == f"would change; now {trouble}"
@@ -151,7 +151,7 @@ def test_a_release_without_units_does_not_run() -> None:
     assert compare({**release(RECIPE), "units": []}, RECIPE) == ("verified last, but it has no unit", [])
 
 
-def test_a_change_is_told_value_by_value() -> None:
+def test_changes_are_listed_by_value() -> None:
     running = recipe(
         image="nvcr.io/nvidia/tensorrt-llm/release:1.1.0",
         engine_options={"max_batch_size": 64, "moe_config": {"backend": "TRTLLM"}, "stream_interval": 20},
@@ -177,7 +177,7 @@ def test_another_layout_is_one_change() -> None:
     assert compare(release(running), RECIPE)[1] == [{"what": "instances", "now": "1 x 4 GPUs", "planned": "2 x 2 GPUs"}]
 
 
-def test_the_same_layout_elsewhere_is_told_by_instance() -> None:
+def test_moved_instances_are_listed_by_instance() -> None:
     running = recipe()
     running["instances"][1].update(port=9001, gpus=[6, 7])
     assert compare(release(running), RECIPE)[1] == [
@@ -193,22 +193,22 @@ def test_a_value_that_is_null_differs_from_one_that_is_not_set() -> None:
     ]
 
 
-def test_a_limit_that_is_left_to_docker_is_one_that_is_not_set() -> None:
+def test_an_empty_limit_is_not_set() -> None:
     running = recipe(limits={"ipc": "host"})
     assert compare(release(running), recipe(limits={**RECIPE["limits"], "cap_add": []}))[1] == []
     assert compare(release(running), recipe(limits={"ipc": None}))[1] == [{"what": "limits.ipc", "now": "host"}]
 
 
-def test_what_is_not_the_servers_business_is_no_change() -> None:
+def test_other_values_are_not_changes() -> None:
     running = recipe(provenance=[], notes=[], warnings=[], memory={}, name="old")
     running["instances"][0]["numa_node"] = None
     assert compare(release(running), RECIPE)[0] == "runs this recipe already"
 
 
-# Looking up
+# Requests
 
 
-def test_a_request_is_the_variables_over_the_defaults() -> None:
+def test_a_request_has_variables_over_defaults() -> None:
     requests: list[Any] = []
 
     def resolver(request: Any) -> Any:
@@ -217,13 +217,13 @@ def test_a_request_is_the_variables_over_the_defaults() -> None:
 
     variables = {
         "serving_recipe_port": 9000,
-        "serving_recipe_of_nobody": 1,
+        "serving_recipe_unknown": 1,
         "__plan_gpus": {"skipped": True},
         "__plan_release": MISSING,
     }
     defaults = {"serving_recipe_port": 8000, "serving_recipe_limits": {}}
-    assert look_up(variables, defaults, resolver) == Host(RECIPE, release=MISSING)
-    named = ["serving_recipe_port", "serving_recipe_of_nobody"]
+    assert look_up(variables, defaults, resolver) == PlannedHost(RECIPE, release=MISSING)
+    named = ["serving_recipe_port", "serving_recipe_unknown"]
     assert requests == [{"port": 9000, "limits": {}, "detected": None, "variables": named}]
 
 
@@ -231,22 +231,20 @@ def test_a_request_is_the_variables_over_the_defaults() -> None:
     ("gpus", "words"),
     [
         ({"unreachable": True, "msg": "192.0.2.11: timed out"}, "could not be reached"),
-        ({"failed": False, "msg": "no Python"}, "did not tell its GPUs (no Python)"),
+        ({"failed": False, "msg": "no Python"}, "did not report its GPUs (no Python)"),
     ],
 )
 @pytest.mark.parametrize(("gpu_type", "missing"), [(None, "gpu_type"), ("b200", "gpu_count")])
-def test_a_host_that_did_not_answer_is_not_said_to_have_no_gpu(
-    gpus: Any, words: str, gpu_type: str | None, missing: str
-) -> None:
+def test_an_unreachable_host_has_unknown_gpus(gpus: Any, words: str, gpu_type: str | None, missing: str) -> None:
     variables = {"a": {"__plan_gpus": gpus, "serving_recipe_gpu_type": gpu_type, "serving_recipe_use_case": "any"}}
-    (group,) = serving_plan(["a"], variables)["data"]["without_recipe"]
-    asked, use_case = group["problems"]
-    assert asked.startswith(f"serving_recipe_{missing}: the host {words}")
-    assert "192.0.2.11" not in asked, "hosts with the same problem share a group"
+    (group,) = fleet_plan(["a"], variables)["without_recipe"]
+    not_gathered, use_case = group["problems"]
+    assert not_gathered.startswith(f"serving_recipe_{missing}: the host {words}")
+    assert "192.0.2.11" not in not_gathered, "hosts with the same problem share a group"
     assert use_case.startswith("serving_recipe_use_case")
 
 
-def test_a_host_without_gpus_is_said_to_have_none() -> None:
+def test_a_host_without_gpus() -> None:
     def resolver(request: Any) -> Any:
         assert request["detected"] == {"gpus": []}
         raise RecipeError(["no NVIDIA GPU was found on the host"])
@@ -254,15 +252,15 @@ def test_a_host_without_gpus_is_said_to_have_none() -> None:
     assert look_up({"__plan_gpus": {"gpus": []}}, {}, resolver).problems == ["no NVIDIA GPU was found on the host"]
 
 
-def test_the_filter_resolves_what_the_variables_say() -> None:
+def test_the_plan_of_a_fleet_from_its_variables() -> None:
     hosts = {
         "a": {"serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8},
         "b": {"serving_recipe_gpu_type": "b20", "serving_recipe_gpu_count": 8},
         "c": {"serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8, "serving_recipe_port": 9000},
     }
-    result = serving_plan(list(hosts), hosts)
-    assert [group["recipe"]["name"] for group in result["data"]["groups"]] == ["gpt-oss-120b-b200x8-low_latency"] * 2
-    assert result["failure"] == "1 host without a recipe: b. The plan says why."
+    plan = fleet_plan(list(hosts), hosts)
+    assert [group["recipe"]["name"] for group in plan["groups"]] == ["gpt-oss-120b-b200x8-low_latency"] * 2
+    assert failure(plan) == "1 host without a recipe: b. The plan says why."
 
 
 def test_variables_that_cannot_be_read_are_a_problem_of_one_host() -> None:
@@ -271,7 +269,7 @@ def test_variables_that_cannot_be_read_are_a_problem_of_one_host() -> None:
             raise AnsibleError("'typo' is undefined")
 
     hosts = {"a": {"serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8}, "b": Broken()}
-    data = serving_plan(list(hosts), hosts)["data"]
+    data = fleet_plan(list(hosts), hosts)
     assert data["groups"][0]["hosts"] == ["a"]
     assert data["without_recipe"] == [
         {"hosts": ["b"], "problems": ["the host's variables cannot be read: 'typo' is undefined"]}
@@ -334,14 +332,14 @@ def test_runs_of_names_are_ranges(hosts: list[str], short: str) -> None:
     assert shorten(hosts) == short
 
 
-def test_of_many_names_the_rest_is_a_number() -> None:
+def test_after_many_names_only_a_number_follows() -> None:
     assert shorten([f"gpu{n}" for n in range(0, 4000, 2)], listed=2) == "gpu0, gpu2, and 1,998 more"
 
 
 # The text
 
 
-def test_the_text_says_what_runs_and_why() -> None:
+def test_the_text_has_values_and_sources() -> None:
     hosts = {f"gpu{n}": planned() for n in range(1, 1001)}
     hosts["gpu7"] = planned(release(recipe(engine_options={"max_batch_size": 64})))
     expected = """\
@@ -375,7 +373,7 @@ def test_the_text_says_what_runs_and_why() -> None:
     assert text_of(hosts) == textwrap.dedent(expected)
 
 
-def test_a_state_that_all_hosts_share_does_not_name_them_again() -> None:
+def test_a_common_state_does_not_repeat_the_hosts() -> None:
     text = text_of({"a": planned(), "b": planned()})
     assert "  now        nothing runs" in text.splitlines()
 
@@ -395,29 +393,29 @@ def test_a_state_that_all_hosts_share_does_not_name_them_again() -> None:
         ({"serving_recipe_limits": {"ipc": None}}, "based on the document {}"),
     ],
 )
-def test_a_document_is_named_and_whether_it_is_changed(changes: dict[str, Any], words: str) -> None:
+def test_the_text_names_the_document_and_changes(changes: dict[str, Any], words: str) -> None:
     name = "quick_start_low_latency"
     host = {"serving_recipe_name": name, "serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8}
-    lines = serving_plan(["a"], {"a": {**host, **changes}})["text"].splitlines()
+    lines = render(fleet_plan(["a"], {"a": {**host, **changes}})).splitlines()
     assert f"  recipe     {name}-b200x8, {words.format(name)}" in lines
 
 
-def test_a_document_with_several_instances_is_changed_by_them() -> None:
+def test_several_instances_change_a_document() -> None:
     host = {
         "serving_recipe_name": "blog9_low_latency",
         "serving_recipe_gpu_type": "b200",
         "serving_recipe_gpu_count": 8,
         "serving_recipe_gpus_per_instance": 4,
     }
-    text = serving_plan(["a"], {"a": host})["text"]
+    text = render(fleet_plan(["a"], {"a": host}))
     assert "  recipe     blog9_low_latency-b200x8, based on the document blog9_low_latency" in text.splitlines()
-    text = serving_plan(["a"], {"a": {**host, "serving_recipe_gpus_per_instance": 8}})["text"]
+    text = render(fleet_plan(["a"], {"a": {**host, "serving_recipe_gpus_per_instance": 8}}))
     assert "as the document blog9_low_latency has it" in text
 
 
-def test_a_part_of_disaggregated_serving_is_told() -> None:
+def test_the_text_has_the_kind_of_worker() -> None:
     host = {"serving_recipe_name": "dynamo_guide_decode", "serving_recipe_gpu_type": "b200"}
-    lines = serving_plan(["a"], {"a": {**host, "serving_recipe_gpus": [4, 5, 6, 7]}})["text"].splitlines()
+    lines = render(fleet_plan(["a"], {"a": {**host, "serving_recipe_gpus": [4, 5, 6, 7]}})).splitlines()
     assert "  recipe     dynamo_guide_decode-b200x4, as the document dynamo_guide_decode has it" in lines
     assert "  worker     decode, a part of disaggregated serving; site.yml refuses it" in lines
     assert "  instances  decode-0  port 8000  GPUs 4, 5, 6, 7" in lines
@@ -451,7 +449,7 @@ REACHED: dict[str, Any] = {"verified": "", "description": None, "units": [], "un
 
 
 def revision_line(**variables: Any) -> str:
-    lines = serving_plan(["a"], {"a": {**PLANNED, **variables}})["text"].splitlines()
+    lines = render(fleet_plan(["a"], {"a": {**PLANNED, **variables}})).splitlines()
     place = next(place for place, line in enumerate(lines) if line.startswith("  revision"))
     rest = itertools.takewhile(lambda line: line.startswith("      "), lines[place + 1 :])
     return " ".join(line.strip() for line in [lines[place].removeprefix("  revision"), *rest])
@@ -460,7 +458,7 @@ def revision_line(**variables: Any) -> str:
 def test_the_plan_shows_the_commit_of_the_revision() -> None:
     answer = {"commit": COMMIT, "revision": "main"}
     assert revision_line(__plan_revision=answer) == f"main, now commit {COMMIT}"
-    plan = serving_plan(["a"], {"a": {**PLANNED, "__plan_revision": answer}})["data"]
+    plan = fleet_plan(["a"], {"a": {**PLANNED, "__plan_revision": answer}})
     assert plan["groups"][0]["revision"] == {"name": "main", "commit": COMMIT}
     assert revision_line(model_weights_revision=COMMIT) == COMMIT
 
@@ -468,8 +466,8 @@ def test_the_plan_shows_the_commit_of_the_revision() -> None:
 @pytest.mark.parametrize(
     ("variables", "reason"),
     [
-        ({}, "no host was there to query the hub from"),
-        ({"__plan_revision": {"skipped": True}}, "no host was there to query the hub from"),
+        ({}, "no reachable host can query the hub"),
+        ({"__plan_revision": {"skipped": True}}, "no reachable host can query the hub"),
         (
             {"__plan_revision": {"failed": False, "msg": "https://huggingface.co cannot be reached (timed out)."}},
             "https://huggingface.co cannot be reached (timed out).",
@@ -478,11 +476,11 @@ def test_the_plan_shows_the_commit_of_the_revision() -> None:
     ],
     ids=["not_asked", "skipped", "no_network", "bundle"],
 )
-def test_the_plan_says_why_a_revision_is_not_resolved(variables: dict[str, Any], reason: str) -> None:
+def test_the_plan_has_the_reason_for_an_unresolved_revision(variables: dict[str, Any], reason: str) -> None:
     assert revision_line(**variables) == f"main, not resolved: {reason}"
 
 
-def test_one_host_queries_the_hub_for_all_that_want_the_same() -> None:
+def test_one_host_queries_the_hub_for_each_revision() -> None:
     fleet: dict[str, dict[str, Any]] = {
         "gone": {"__plan_release": {"unreachable": True}},
         "a": {"__plan_release": REACHED},
@@ -492,11 +490,11 @@ def test_one_host_queries_the_hub_for_all_that_want_the_same() -> None:
         "bundle": {"__plan_release": REACHED, "bundle_dir": "/srv/bundle"},
         "not_asked": {},
     }
-    assert plan_revision_hosts([*fleet], fleet) == ["a", "other"]
+    assert revision_hosts(readable([*fleet], fleet)) == ["a", "other"]
     variables = {name: {**PLANNED, **values} for name, values in fleet.items()}
     variables["a"]["__plan_revision"] = {"commit": COMMIT}
     variables["other"]["__plan_revision"] = {"msg": "no revision v2"}
-    groups = serving_plan([*fleet], variables)["data"]["groups"]
+    groups = fleet_plan([*fleet], variables)["groups"]
     known = {host: group["revision"].get("commit") for group in groups for host in group["hosts"]}
     assert known == {
         "a": COMMIT,
@@ -509,13 +507,13 @@ def test_one_host_queries_the_hub_for_all_that_want_the_same() -> None:
     }
 
 
-def test_variables_that_cannot_be_read_hold_up_no_other_host() -> None:
+def test_unreadable_variables_do_not_affect_other_hosts() -> None:
     class Broken(dict[str, Any]):
         def get(self, name: str, default: Any = None) -> Any:
             raise AnsibleError("no such variable")
 
     fleet = {"a": {"__plan_release": REACHED}, "broken": Broken()}
-    assert plan_revision_hosts([*fleet], fleet) == ["a"]
+    assert revision_hosts(readable([*fleet], fleet)) == ["a"]
 
 
 @pytest.mark.parametrize(

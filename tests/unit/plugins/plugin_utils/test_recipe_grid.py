@@ -1,4 +1,4 @@
-"""Every cell of the grid that the role offers: it renders a configuration that its image takes, or says why not."""
+"""Every combination that the role supports: a configuration that its image accepts, or a reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GPU_TYPES = [row["gpu_type"] for row in TABLES.hardware]
 COUNTS = [1, 2, 3, 4, 6, 8]
 SIZES = [None, 1, 2, 4, 8]
 TAGS = [row["default_tag"] for row in TABLES.releases.values()]
-# Reasons that are the grid's own: the rest of a request here is always good.
+# Reasons from the combination itself: the rest of a request here is always valid.
 REASONS = ("gpu_type", "gpu_count", "gpus_per_instance", "image", "model", "name")
 
 
@@ -57,7 +57,7 @@ def documents() -> Iterator[dict[str, Any]]:
 
 
 def outcome(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The recipe, or the reasons why there is none."""
+    """Return the recipe, or the problems."""
     try:
         return resolve(asked, TABLES), []
     except RecipeError as error:
@@ -66,7 +66,7 @@ def outcome(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 @cache
 def engine_of(release: str) -> type[pydantic.BaseModel]:
-    """The options as the lab's engine reads them: with pydantic, as upstream does, not with our checks."""
+    """Return the options as the lab's engine reads them: with pydantic like upstream, not with these checks."""
     return engine.model(TABLES.releases[release]["engine_options"])
 
 
@@ -82,12 +82,12 @@ def check(recipe: dict[str, Any], asked: dict[str, Any]) -> None:
     assert recipe["memory"]["fits"]
     assert [text for text in recipe["warnings"] if not text.startswith("serving_recipe_gpu_count: ")] == []
     assert all(entry["source"] for entry in recipe["provenance"])
-    # A document's own configuration is as published.
+    # A published configuration is unchanged.
     assert recipe["document"] or options["trust_remote_code"] is False
 
 
 @pytest.mark.parametrize("grid", [models, documents])
-def test_every_cell_renders_or_says_why_not(grid: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_combination_has_a_recipe_or_a_reason(grid: Any, capsys: pytest.CaptureFixture[str]) -> None:
     rendered: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     for asked in grid():
@@ -103,12 +103,12 @@ def test_every_cell_renders_or_says_why_not(grid: Any, capsys: pytest.CaptureFix
     with capsys.disabled():
         print(f"\n{grid.__name__}: {rendered.total()} cells rendered {dict(rendered)}")
         print(f"{grid.__name__}: {refused.total()} cells refused, by what to change {dict(refused)}")
-    # The documents were written for their own GPUs and images.
+    # The documents are for certain GPUs and images.
     usable = {row["gpu_type"] for row in TABLES.hardware if "refused" not in row}
     assert set(rendered) == usable if grid is models else {"b200", "gb200", "h200", "h100"} <= set(rendered) < usable
 
 
 @pytest.mark.parametrize("gpu_type", ["a100", "l40s"])
-def test_gpus_without_a_documented_path_are_refused_by_name(gpu_type: str) -> None:
+def test_unsupported_gpus_are_rejected_by_name(gpu_type: str) -> None:
     with pytest.raises(RecipeError, match=rf"serving_recipe_gpu_type: {gpu_type} cannot serve gpt-oss: .*MXFP4"):
         resolve(request(gpu_type=gpu_type, gpu_count=8), TABLES)

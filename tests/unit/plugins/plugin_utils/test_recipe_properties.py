@@ -1,4 +1,4 @@
-"""What holds of every request, tried on generated ones."""
+"""Properties of every recipe request, with generated requests."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ releases = st.sampled_from(list(TABLES.releases))
 
 
 @given(st.lists(trees, max_size=5))
-def test_the_last_layer_that_sets_a_value_wins(layers: list[dict[str, Any]]) -> None:
+def test_the_last_layer_that_sets_a_value_is_used(layers: list[dict[str, Any]]) -> None:
     merged = merge_part([{"source": "s", "part": layer} for layer in layers], "part")
     for path, value in leaves(merged):
         for layer in reversed(layers):
-            # Nothing above the layer that sets the path may set it, or anything that it lies in.
+            # No later layer may set the path or a group of it.
             said = [get(layer, path[:depth], ...) for depth in range(1, len(path) + 1)]
             if said[-1] is not ...:
                 assert said[-1] == value or (value == {} and said[-1] == {}) or isinstance(said[-1], dict)
@@ -116,7 +116,7 @@ requests = st.fixed_dictionaries(
     },
     optional={
         "name": st.sampled_from([*TABLES.documents, "quick_start", None]) | values,
-        "trtllm_release": st.sampled_from([*TABLES.releases, "1.9", None]) | values,
+        "trtllm_version": st.sampled_from([*TABLES.releases, "1.9", None]) | values,
         "gpu_type": st.sampled_from([*(row["gpu_type"] for row in TABLES.hardware), "b20", None]) | values,
         "gpu_count": st.integers(-1, 9) | scalars,
         "gpus": st.lists(st.integers(-1, 9) | scalars, max_size=4) | scalars,
@@ -131,7 +131,7 @@ requests = st.fixed_dictionaries(
 @example({**REQUEST, "gpu_count": "²"})
 @example({**REQUEST, "limits": {"ulimits": "memlock"}})
 @example({**REQUEST, "engine_options": {"env_overrides": {1: "x", "a": datetime.date(2026, 1, 1)}}})
-def test_any_request_gives_a_recipe_or_reasons(request: dict[str, Any]) -> None:
+def test_any_request_has_a_recipe_or_problems(request: dict[str, Any]) -> None:
     before = copy.deepcopy(request)
     problems = recipe_problems(request)
     assert request == before
@@ -142,7 +142,7 @@ def test_any_request_gives_a_recipe_or_reasons(request: dict[str, Any]) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["max_batch_size", "max_num_tokens", "stream_interval"]), st.integers(1, 4096)))
-def test_an_override_is_what_runs_and_says_what_it_takes_the_place_of(own: dict[str, Any]) -> None:
+def test_an_override_is_used_and_has_the_replaced_value(own: dict[str, Any]) -> None:
     plain = resolve(REQUEST, TABLES)["engine_options"]
     try:
         recipe = resolve({**REQUEST, "engine_options": own}, TABLES)

@@ -69,7 +69,7 @@ def test_a_product_is_in_one_row() -> None:
         assert len(values) == len(set(values)), column
 
 
-def test_the_h200_row_is_what_real_machines_print() -> None:
+def test_the_h200_row_matches_real_machines() -> None:
     capture = (CAPTURES / "h200x8.xml").read_text()
     (row,) = [row for row in TABLES.hardware if row["gpu_type"] == "h200"]
     assert set(re.findall(r"<product_name>(.*)</product_name>", capture)) <= set(row["product_names"])
@@ -87,7 +87,7 @@ def test_layers_select_and_set_what_exists(layer: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("model", TABLES.models.values(), ids=lambda model: model["id"])
 def test_models_support_known_hardware(model: dict[str, Any]) -> None:
-    # Every GPU that can serve gpt-oss has a recipe, or a reason why not.
+    # Every GPU that can serve gpt-oss has a recipe or a reason.
     assert {*model["supported"], *model.get("refused", {})} == USABLE
     for layout in model.get("layouts", []):
         assert layout["source"]

@@ -1,4 +1,4 @@
-"""Rules across engine options: what they refuse, what they tell, and that published configurations pass."""
+"""Rules for engine options: errors, notes, and that published configurations pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.rules import 
 from ansible_collections.trtllm.fleet.tests.unit.published import PUBLISHED, Published, facts
 
 FACTS = facts("gpt-oss-120b")
-# Says nothing: what every case starts from.
+# Options without a finding; every case starts from them.
 QUIET: dict[str, Any] = {
     "tensor_parallel_size": 4,
     "max_batch_size": 128,
@@ -41,34 +41,33 @@ def test_quiet() -> None:
         (
             {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
             "pipeline_parallel_size",
-            "'pipeline_parallel_size' is 2; gpt-oss has no pipeline parallelism in TensorRT-LLM. Use 1.",
+            "'pipeline_parallel_size' is 2; TensorRT-LLM has no pipeline parallelism for gpt-oss. Set it to 1.",
         ),
         (
             {"moe_expert_parallel_size": 4, "moe_tensor_parallel_size": 4},
             "moe_expert_parallel_size",
             "moe_expert_parallel_size x moe_tensor_parallel_size is 4 x 4; it must be 'tensor_parallel_size', 4. "
-            "Leave one of the two out: it follows from the other.",
+            "Remove one of the two.",
         ),
         (
             {"moe_expert_parallel_size": 0},
             "moe_expert_parallel_size",
-            "'moe_expert_parallel_size' is 0; it must be at least 1. Leave it out, and TensorRT-LLM chooses.",
+            "'moe_expert_parallel_size' is 0; it must be at least 1. Remove it, and TensorRT-LLM chooses.",
         ),
         (
             {"attn_backend": "FLASHINFER"},
             "attn_backend",
-            "'attn_backend' is FLASHINFER; TensorRT-LLM has attention sinks, which gpt-oss needs, with TRTLLM only. "
-            "Leave it out.",
+            "'attn_backend' is FLASHINFER; gpt-oss needs attention sinks, which only TRTLLM has. Remove the option.",
         ),
         (
             {"model": "openai/gpt-oss-20b"},
             "model",
-            "'model' is what the command line of trtllm-serve says. Leave it out, and set serving_recipe_model.",
+            "'model' is on the command line of trtllm-serve. Remove it and set serving_recipe_model.",
         ),
         (
             {"skip_tokenizer_init": True},
             "skip_tokenizer_init",
-            "'skip_tokenizer_init' is true; without a tokenizer the OpenAI endpoints answer no request. Leave it out.",
+            "'skip_tokenizer_init' is true; without a tokenizer the OpenAI API answers no request. Remove the option.",
         ),
         (
             {"moe_expert_parallel_size": 3},
@@ -84,7 +83,7 @@ def test_quiet() -> None:
             {"max_batch_size": 128, "max_num_tokens": 64, "max_seq_len": 64},
             "max_num_tokens",
             "'max_num_tokens' is 64; a decode step of 'max_batch_size', 128, sequences takes 128 tokens, one each. "
-            "Raise it, or lower 'max_batch_size'.",
+            "Raise it or lower 'max_batch_size'.",
         ),
         (
             {
@@ -94,18 +93,18 @@ def test_quiet() -> None:
             },
             "max_num_tokens",
             "'max_num_tokens' is 256; a decode step of 'max_batch_size', 128, sequences takes 512 tokens, "
-            "4 each with the drafts. Raise it, or lower 'max_batch_size'.",
+            "4 each with the drafts. Raise it or lower 'max_batch_size'.",
         ),
         (
             {"max_seq_len": 131073, "max_num_tokens": 131073},
             "max_seq_len",
-            "'max_seq_len' is 131073; the model's context is 131072 tokens. Lower it, or leave it out.",
+            "'max_seq_len' is 131073; the model's context is 131072 tokens. Lower or remove it.",
         ),
         (
             {"cuda_graph_config": {"max_batch_size": 64, "batch_sizes": [1, 128]}},
             "cuda_graph_config.max_batch_size",
-            "'cuda_graph_config.max_batch_size' is 64; beside 'cuda_graph_config.batch_sizes' it must be the largest "
-            "of them. Set it to 128 too.",
+            "'cuda_graph_config.max_batch_size' is 64; with 'cuda_graph_config.batch_sizes' it must be the largest "
+            "of them. Set it to 128.",
         ),
         (
             {"kv_cache_config": {"free_gpu_memory_fraction": 0}},
@@ -134,7 +133,7 @@ def test_error(options: dict[str, Any], path: str, sentence: str) -> None:
 
 
 def test_uneven_split() -> None:
-    """Sizes that no host has today, but that an override can ask for."""
+    """Sizes that no host has today, but that an override can set."""
     assert [found.sentence for found in findings({"tensor_parallel_size": 6}, gpus=6)] == [
         "'tensor_parallel_size' is 6; it must divide the model's 64 attention heads."
     ]
@@ -155,20 +154,20 @@ def test_uneven_split() -> None:
         (
             {"max_num_tokens": 16384},
             "max_num_tokens",
-            "Prompts of more than 'max_num_tokens', 16384, tokens are refused, though a sequence may have 131072: "
+            "Prompts of more than 'max_num_tokens', 16384, tokens are rejected, but a sequence may have 131072: "
             "'enable_chunked_prefill' is off.",
         ),
         (
             {"max_num_tokens": None, "max_seq_len": 98304},
             "max_num_tokens",
-            "Prompts of more than 'max_num_tokens', 8192, tokens are refused, though a sequence may have 98304: "
+            "Prompts of more than 'max_num_tokens', 8192, tokens are rejected, but a sequence may have 98304: "
             "'enable_chunked_prefill' is off.",
         ),
         (
             {"num_postprocess_workers": 4},
             "num_postprocess_workers",
             "'num_postprocess_workers' is 4, so responses are not stored: GET /v1/responses/{id} and "
-            "'previous_response_id' do not work. They do with 0.",
+            "'previous_response_id' do not work. Set it to 0 to use them.",
         ),
         (
             {"stream_interval": 20},
@@ -178,7 +177,7 @@ def test_uneven_split() -> None:
         (
             {"cuda_graph_config": {"max_batch_size": 720}},
             "cuda_graph_config.max_batch_size",
-            "CUDA graphs up to batch size 720 are asked for; beyond 'max_batch_size', 128, none is used.",
+            "CUDA graphs are set up to batch size 720; none above 'max_batch_size', 128, is used.",
         ),
         (
             {"cuda_graph_config": {"batch_sizes": [1, 2, 64]}},
@@ -188,8 +187,8 @@ def test_uneven_split() -> None:
         (
             {"cuda_graph_config": {"batch_sizes": []}},
             "cuda_graph_config.batch_sizes",
-            "'cuda_graph_config.batch_sizes' is empty, which stands for the default sizes; "
-            "'cuda_graph_config: null' is what turns CUDA graphs off.",
+            "'cuda_graph_config.batch_sizes' is empty, so the default sizes are used. "
+            "To turn CUDA graphs off, set 'cuda_graph_config: null'.",
         ),
     ],
 )
@@ -225,12 +224,12 @@ def test_attention_dp_on_one_gpu() -> None:
         {"attn_backend": "TRTLLM", "skip_tokenizer_init": False, "load_format": "auto"},
     ],
 )
-def test_says_nothing(options: dict[str, Any]) -> None:
+def test_no_finding(options: dict[str, Any]) -> None:
     assert findings(options) == []
 
 
 def of_worker(worker: str, options: dict[str, Any]) -> list[Finding]:
-    """Findings for a worker of disaggregated serving, to which nothing else is wrong."""
+    """Return the findings for a worker that is valid otherwise."""
     transfer = {"backend": "UCX", "max_tokens_in_buffer": 131072, **options.pop("cache_transceiver_config", {})}
     quiet = {**QUIET, "cache_transceiver_config": transfer, "disable_overlap_scheduler": True}
     return check_rules({**quiet, **options}, FACTS, 4, worker=worker)
@@ -251,7 +250,7 @@ def test_a_prompt_that_does_not_fit_the_transfer_buffer(worker: str) -> None:
 
 
 @pytest.mark.parametrize("worker", ["prefill", "decode"])
-def test_a_worker_without_a_way_to_hand_over(worker: str) -> None:
+def test_a_worker_without_a_transfer_backend(worker: str) -> None:
     (told,) = of_worker(worker, {"cache_transceiver_config": {"backend": None}})
     assert (told.severity, told.path) == ("error", ("cache_transceiver_config", "backend"))
 
@@ -262,8 +261,8 @@ def test_the_overlap_scheduler_is_for_decode_only() -> None:
     assert (told.severity, told.path) == ("error", ("disable_overlap_scheduler",))
 
 
-def test_environment_that_makes_it_meant() -> None:
-    """Who sets the variable knows what an option would tell him; env_overrides sets variables too."""
+def test_environment_variables_allow_it() -> None:
+    """A variable allows what a rule reports otherwise; env_overrides sets variables too."""
     assert findings({"num_postprocess_workers": 4}, TRTLLM_RESPONSES_API_DISABLE_STORE="1") == []
     long = {"max_seq_len": 200000, "max_num_tokens": 200000}
     assert findings(long, TLLM_ALLOW_LONG_MAX_MODEL_LEN="1") == []
@@ -322,7 +321,7 @@ OPTIONS = st.dictionaries(st.sampled_from(NAMES), VALUES)
 
 
 @given(OPTIONS, st.integers(1, 72))
-def test_odd_values_crash_no_rule(options: dict[str, Any], gpus: int) -> None:
+def test_wrong_values_raise_nothing(options: dict[str, Any], gpus: int) -> None:
     for finding in check_rules(options, FACTS, gpus):
         assert finding.path[0] in NAMES
         assert finding.sentence.endswith(".")

@@ -1,4 +1,4 @@
-"""Recipes and refusals, on the role's own tables, and the checks behind them."""
+"""Recipes and problems of requests on the role's tables, and the checks that they use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REQUEST: dict[str, Any] = {
 
 
 def detected(product: str | None, count: int, *device_ids: str, homogeneous: bool = True) -> dict[str, Any]:
-    """What gpu_info returns, as far as a recipe reads it."""
+    """Return the part of gpu_info's result that a recipe reads."""
     return {
         "count": count,
         "product_name": product,
@@ -98,13 +98,12 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
             "gpu_pci_ids": ["0x2901"],
             "driver": "580",
             "gpu_count": 8,
-            "disk_bytes": None,
         },
         "warnings": [],
     }
 
 
-# What the sources say, in short: TP, EP, attention DP, batch, CUDA graph batch, MoE backend, KV dtype.
+# Values of the sources: TP, EP, attention DP, batch, CUDA graph batch, MoE backend, KV dtype.
 PUBLISHED = [
     # model, GPU type, use case, GPUs of an instance
     # InferenceX (pure TP on each number of GPUs); examples/configs/curated/gpt-oss-120b-latency.yaml for eight.
@@ -186,7 +185,7 @@ def test_the_recipe_lays_instances_out(
     ]
 
 
-def test_instances_that_share_a_host_share_no_memory() -> None:
+def test_instances_of_a_host_share_no_memory() -> None:
     alone = serving_recipe({**REQUEST, "use_case": "max_throughput", "gpu_count": 2})
     assert (alone["limits"]["ipc"], alone["limits"]["shm_size"]) == ("host", None)
     several = serving_recipe({**REQUEST, "use_case": "max_throughput"})
@@ -204,53 +203,53 @@ def test_instances_keep_to_numa_nodes() -> None:
 
 
 def mixed(*products: str) -> dict[str, Any]:
-    """A host whose GPUs are not all of one kind."""
+    """A host with GPUs of several types."""
     gpus = [{"index": index, "product_name": product, "numa_node": 0} for index, product in enumerate(products)]
     return {"gpu_type": None, "gpu_count": None, "detected": {"count": len(gpus), "gpus": gpus}}
 
 
 @pytest.mark.parametrize("products", [["NVIDIA B200", "NVIDIA L40S"], ["NVIDIA H100 80GB HBM2e"] * 2])
-def test_a_type_that_was_set_is_what_all_gpus_must_be(products: list[str]) -> None:
+def test_all_gpus_must_have_the_type_that_is_set(products: list[str]) -> None:
     host = {**mixed(*products), "gpu_type": "b200"}
     (problem,) = problems(**host)
-    assert problem.startswith("serving_recipe_gpu_type: b200 was set, the host has ")
+    assert problem.startswith("serving_recipe_gpu_type: is b200; the host has ")
 
 
-def test_editions_of_one_row_are_one_kind() -> None:
+def test_products_of_one_row_are_one_type() -> None:
     editions = ("Server", "Workstation")
     host = mixed(*(f"NVIDIA RTX PRO 6000 Blackwell {edition} Edition" for edition in editions))
     assert serving_recipe({**REQUEST, **host})["gpu_count"] == 2
 
 
-def test_a_plan_tells_of_gpus_that_will_not_serve() -> None:
+def test_unusable_gpus_are_warnings() -> None:
     host = mixed("NVIDIA H200", "NVIDIA H200")
     host["detected"]["gpus"][1].update(mig=True, address="0000:1b:00.0")
     host["detected"]["missing"] = ["0000:3a:00.0"]
     assert serving_recipe({**REQUEST, **host})["warnings"] == [
         "serving_recipe_gpus: in MIG mode: 0000:1b:00.0.",
-        "serving_recipe_gpus: on the bus, and not working: 0000:3a:00.0.",
+        "serving_recipe_gpus: on the PCI bus but not working: 0000:3a:00.0.",
     ]
 
 
-def test_what_comes_from_the_command_line_is_understood() -> None:
+def test_values_from_the_command_line() -> None:
     given = {"gpu_count": "", "gpus": "4,5", "gpus_per_instance": "1", "port": "9000", "name": "", "image": ""}
     recipe = serving_recipe({**REQUEST, **given})
     assert [(each["gpus"], each["port"]) for each in recipe["instances"]] == [([4], 9000), ([5], 9001)]
 
 
-def test_an_odd_number_of_gpus_is_told() -> None:
+def test_an_odd_number_of_gpus_is_a_warning() -> None:
     assert serving_recipe({**REQUEST, "gpu_count": 7})["warnings"] == [
         "serving_recipe_gpu_count: 7 GPUs make 7 instances of 1. Set it to 4 for one of 4."
     ]
     assert serving_recipe({**REQUEST, "gpu_count": 7, "gpus_per_instance": 1})["warnings"] == []
 
 
-def test_the_release_can_be_named_for_an_image_whose_tag_does_not_tell_it() -> None:
-    recipe = serving_recipe({**REQUEST, "image": "registry/server@sha256:00", "trtllm_release": "1.2"})
+def test_the_version_of_an_image_without_one_in_its_tag() -> None:
+    recipe = serving_recipe({**REQUEST, "image": "registry/server@sha256:00", "trtllm_version": "1.2"})
     assert (recipe["release"], recipe["warnings"]) == ("1.2", [])
 
 
-def test_the_gpus_named_are_used() -> None:
+def test_the_listed_gpus_are_used() -> None:
     host = mixed("NVIDIA L40S", "NVIDIA H200", "NVIDIA H200")
     recipe = serving_recipe({**REQUEST, **host, "gpus": [1, 2]})
     assert (recipe["gpu_type"], recipe["instances"][0]["gpus"]) == ("h200", [1, 2])
@@ -260,7 +259,7 @@ def test_the_gpus_named_are_used() -> None:
 
 @pytest.mark.parametrize("model", load_tables().models)
 @pytest.mark.parametrize("use_case", ["low_latency", "max_throughput"])
-# The day-0 image knows too few options; the documents' own configurations are for it.
+# The day-0 image has too few options; it is for published configurations.
 @pytest.mark.parametrize("release", [name for name in load_tables().releases if name != "gpt-oss-dev"])
 def test_every_value_has_a_source(model: str, use_case: str, release: str) -> None:
     tag = load_tables().releases[release]["default_tag"]
@@ -269,12 +268,12 @@ def test_every_value_has_a_source(model: str, use_case: str, release: str) -> No
         {**recipe["engine_options"], "environment": recipe["environment"], "limits": recipe["limits"]},
     )
     told = {entry["option"]: entry["value"] for entry in recipe["provenance"]}
-    # Limits that nobody sets are Docker's.
+    # Limits that are not set have Docker's default.
     assert told == {".".join(path): value for path, value in values if ".".join(path) in told or value}
     assert all(entry["source"] for entry in recipe["provenance"])
 
 
-def test_what_the_operator_sets_wins_and_is_named() -> None:
+def test_overrides_are_used_and_named() -> None:
     before = copy.deepcopy(REQUEST)
     overrides = {
         "engine_options": {"kv_cache_config": {"dtype": "auto"}, "enable_chunked_prefill": True, "max_seq_len": None},
@@ -323,7 +322,7 @@ def test_what_is_not_set_is_detected(changes: dict[str, Any], gpu_type: str, cou
 
 NOTHING_SET = {"gpu_type": None, "gpu_count": None}
 REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
-    # what is asked for, the variable to change, what the message says
+    # request, variable to change, words of the message
     ({"model": "gpt-oss-120b"}, "serving_recipe_model", ["openai/gpt-oss-20b", "Did you mean 'openai/gpt-oss-120b'?"]),
     ({"use_case": "low-latency"}, "serving_recipe_use_case", ["max_throughput", "Did you mean 'low_latency'?"]),
     ({"gpu_type": "b20"}, "serving_recipe_gpu_type", ["Supported: b200, gb200", "Did you mean 'b200'?"]),
@@ -331,16 +330,20 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"gpu_type": "rtx_5090", "gpu_count": 1}, "serving_recipe_model", ["on rtx_5090", "61 GiB"]),
     ({"gpu_count": 0}, "serving_recipe_gpu_count", ["0 is not a number of GPUs"]),
     ({"gpu_count": "many"}, "serving_recipe_gpu_count", ["'many'"]),
-    ({"gpus_per_instance": 3}, "serving_recipe_gpus_per_instance", ["instances of 3 GPUs", "Supported: 1, 2, 4, 8"]),
+    (
+        {"gpus_per_instance": 3},
+        "serving_recipe_gpus_per_instance",
+        ["3 has no recipe on b200", "Supported: 1, 2, 4, 8"],
+    ),
     ({"gpus_per_instance": 8, "gpu_count": 4}, "serving_recipe_gpus_per_instance", ["4 GPUs are not a multiple of 8"]),
     ({"gpus": [0, 0], "gpu_count": None}, "serving_recipe_gpus", ["twice"]),
-    ({"gpus": "0,x", "gpu_count": None}, "serving_recipe_gpus", ["takes a list", "['0', 'x']"]),
+    ({"gpus": "0,x", "gpu_count": None}, "serving_recipe_gpus", ["is not a list", "['0', 'x']"]),
     ({"model": ["openai/gpt-oss-120b"]}, "serving_recipe_model", ["takes a name"]),
     ({"gpu_count": "²"}, "serving_recipe_gpu_count", ["is not a number of GPUs"]),
-    ({"image": "r/i:1.2.1 --privileged"}, "serving_recipe_image", ["no reference of an image"]),
+    ({"image": "r/i:1.2.1 --privileged"}, "serving_recipe_image", ["is not an image reference"]),
     ({"limits": {"ulimits": {"nofilee": 5}}}, "serving_recipe_limits", ["'nofilee'", "Did you mean 'nofile'?"]),
     ({"limits": {"ulimits": {"memlock": True}}}, "serving_recipe_limits", ["ulimit memlock is True"]),
-    ({"gpus": [0, 1]}, "serving_recipe_gpus", ["names 2 GPUs", "serving_recipe_gpu_count is 8"]),
+    ({"gpus": [0, 1]}, "serving_recipe_gpus", ["has 2 GPUs", "serving_recipe_gpu_count is 8"]),
     ({**mixed("NVIDIA H200"), "gpus": [1]}, "serving_recipe_gpus", ["has no GPU 1; it has 0"]),
     ({"gpu_type": None, "detected": {"count": 0}}, "serving_recipe_gpu_type", ["no NVIDIA GPU was found"]),
     ({"gpu_count": None, "detected": {"count": 0}}, "serving_recipe_gpu_count", ["no NVIDIA GPU was found"]),
@@ -348,9 +351,13 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     (
         {"detected": {**detected("NVIDIA B200", 7, "0x2901"), "missing": ["0000:1b:00.0"]}},
         "serving_recipe_gpu_count",
-        ["the host has 7 that work, and 0000:1b:00.0 that does not"],
+        ["the host has 7 GPUs that work, and 0000:1b:00.0 that does not"],
     ),
-    ({"detected": detected("NVIDIA H200", 8, "0x2335")}, "serving_recipe_gpu_type", ["b200 was set", "NVIDIA H200"]),
+    (
+        {"detected": detected("NVIDIA H200", 8, "0x2335")},
+        "serving_recipe_gpu_type",
+        ["is b200; the host has", "NVIDIA H200"],
+    ),
     ({**mixed("NVIDIA L40S")}, "serving_recipe_gpu_type", ["l40s cannot serve gpt-oss", "MXFP4"]),
     ({**mixed("NVIDIA T4")}, "serving_recipe_gpu_type", ["NVIDIA T4", "have no recipe", "Supported: b200, gb200"]),
     (
@@ -361,7 +368,7 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     (
         mixed("NVIDIA H200", "NVIDIA H200", "NVIDIA L40S"),
         "serving_recipe_gpu_type",
-        ["not all of one kind (0, 1: NVIDIA H200; 2: NVIDIA L40S)", "Set serving_recipe_gpus"],
+        ["GPUs of several types (0, 1: NVIDIA H200; 2: NVIDIA L40S)", "Set serving_recipe_gpus"],
     ),
     ({"name": "quick_start"}, "serving_recipe_name", ["Did you mean 'quick_start_low_latency'?"]),
     ({"name": "h100_template"}, "serving_recipe_name", ["h100_template has no recipe for b200", "h100"]),
@@ -370,13 +377,13 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
         "serving_recipe_image",
         ["does not run gpt-oss on rtx_pro_6000 (sm120)"],
     ),
-    ({"image": "r/i:0.21.0"}, "serving_recipe_image", ["older than every known release", "1.2.1"]),
-    ({"image": "r/i:latest"}, "serving_recipe_image", ["must tell the TensorRT-LLM release", "1.2.1"]),
-    ({"image": "r:5000/i@sha256:ab"}, "serving_recipe_image", ["must tell the TensorRT-LLM release"]),
+    ({"image": "r/i:0.21.0"}, "serving_recipe_image", ["older than every known version", "1.2.1"]),
+    ({"image": "r/i:latest"}, "serving_recipe_image", ["has no TensorRT-LLM version", "1.2.1"]),
+    ({"image": "r:5000/i@sha256:ab"}, "serving_recipe_image", ["has no TensorRT-LLM version"]),
     (
         {"variables": ["serving_recipe_model", "serving_recipe_usecase"]},
         "serving_recipe_usecase",
-        ["is no variable of the recipe", "Did you mean 'serving_recipe_use_case'?"],
+        ["is not a variable of the recipe", "Did you mean 'serving_recipe_use_case'?"],
     ),
     ({"port": 70000}, "serving_recipe_port", ["70000", "1 to 65535"]),
     ({"environment": {"A": True}}, "serving_recipe_environment", ["A is True", "quotes"]),
@@ -386,7 +393,7 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"limits": {"ulimits": "memlock"}}, "serving_recipe_limits", ["ulimits takes a dict"]),
     ({"limits": {"cap_add": "SYS_PTRACE"}}, "serving_recipe_limits", ["cap_add takes a list"]),
     ({"environment": {"A": "x\ny"}}, "serving_recipe_environment", ["A is 'x\\ny'", "one line"]),
-    ({"trtllm_release": "1.9"}, "serving_recipe_trtllm_version", ["'1.9' is in no row", "gpt-oss-dev"]),
+    ({"trtllm_version": "1.9"}, "serving_recipe_trtllm_version", ["'1.9' is not in the release table", "gpt-oss-dev"]),
     ({"limits": {"shmsize": "1g"}}, "serving_recipe_limits", ["'shmsize'", "Did you mean 'shm_size'?"]),
     (
         {"engine_options": {"moe_config": {"backned": "TRTLLM"}}},
@@ -438,7 +445,7 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     (
         {"gpu_type": "h200", "engine_options": {"moe_config": {"backend": "TRTLLM"}}},
         "serving_recipe_engine_options",
-        ["'TRTLLM' on h200 (sm90)", "which takes TRITON"],
+        ["'TRTLLM'; h200 (sm90) takes TRITON"],
     ),
     ({"engine_options": {"tensor_parallel_size": 4}}, "serving_recipe_engine_options", ["tensor_parallel_size", "8"]),
     ({"engine_options": {"max_seq_len": 200000}}, "serving_recipe_engine_options", ["max_seq_len", "131072"]),
@@ -447,11 +454,11 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "variable", "said"), REFUSALS, ids=[str(refusal[0])[:60] for refusal in REFUSALS])
-def test_what_cannot_work_is_refused_in_one_sentence(changes: dict[str, Any], variable: str, said: list[str]) -> None:
+@pytest.mark.parametrize(("changes", "variable", "words"), REFUSALS, ids=[str(refusal[0])[:60] for refusal in REFUSALS])
+def test_each_mistake_is_one_problem(changes: dict[str, Any], variable: str, words: list[str]) -> None:
     (problem,) = problems(**changes)
     assert problem.startswith(f"{variable}: ")
-    assert [part for part in said if part not in problem] == []
+    assert [part for part in words if part not in problem] == []
 
 
 def test_every_problem_is_in_one_message() -> None:
@@ -476,7 +483,7 @@ def test_every_problem_is_in_one_message() -> None:
     assert problems() == []
 
 
-def test_an_image_that_does_not_take_the_recipe_is_what_to_change() -> None:
+def test_the_variable_to_change_for_an_image_that_rejects_the_recipe() -> None:
     tables = load_tables()
     releases = copy.deepcopy(dict(tables.releases))
     del releases["1.2"]["engine_options"]["stream_interval"]
@@ -487,14 +494,14 @@ def test_an_image_that_does_not_take_the_recipe_is_what_to_change() -> None:
 @pytest.mark.parametrize(
     ("row", "release", "floor"), [("575", "580", "580"), ("580.95", "580", "580.95"), ("9", "10", "10")]
 )
-def test_the_higher_driver_floor_counts(row: str, release: str, floor: str) -> None:
+def test_the_higher_driver_floor_is_used(row: str, release: str, floor: str) -> None:
     tables = load_tables()
     hardware = [{**entry, "min_driver": row} for entry in tables.hardware]
     releases = {"1.2": {**tables.releases["1.2"], "driver_floor": release}}
     assert resolve(REQUEST, replace(tables, hardware=hardware, releases=releases))["requires"]["driver"] == floor
 
 
-def test_memory_is_that_of_the_gpus_found() -> None:
+def test_memory_is_that_of_the_detected_gpus() -> None:
     gpus = [{"index": 0, "product_name": "NVIDIA GB300", "memory_total_mib": 256703}]  # the one of a DGX Station
     found = {"gpu_type": None, "gpu_count": None, "detected": {"count": 1, "gpus": gpus}}
     assert serving_recipe({**REQUEST, **found})["memory"]["total_mib"] == 256703
@@ -502,14 +509,14 @@ def test_memory_is_that_of_the_gpus_found() -> None:
     assert serving_recipe({**REQUEST, **named})["memory"]["total_mib"] == 284208
 
 
-def test_a_model_larger_than_the_gpu_is_refused() -> None:
+def test_a_model_larger_than_the_gpu_is_rejected() -> None:
     tables = load_tables()
     hardware = [{**entry, "memory_mib": 40960} for entry in tables.hardware]
     with pytest.raises(RecipeError, match=r"^serving_recipe_gpus_per_instance: .*b200"):
         resolve({**REQUEST, "gpu_count": 1}, replace(tables, hardware=hardware))
 
 
-def test_the_image_unless_set_is_the_newest_with_full_tests_or_the_documents() -> None:
+def test_the_default_image_is_the_newest_with_full_tests_or_the_documents() -> None:
     assert serving_recipe(REQUEST)["image"] == "nvcr.io/nvidia/tensorrt-llm/release:1.2.1"
     document = {**REQUEST, "name": "quick_start_low_latency"}
     assert serving_recipe(document)["image"] == "nvcr.io/nvidia/tensorrt-llm/release:1.0.0rc6"
@@ -591,7 +598,7 @@ def test_good_options(options: dict[str, Any]) -> None:
         ({"count": 9}, ("count",), "takes int from 1 to 8, not 9."),
         ({"count": 1.5}, ("count",), "takes int from 1 to 8, not 1.5 (float)."),
         ({"share": False}, ("share",), "takes float from 0 to 1, not False (bool)."),
-        ({"sizes": [1, "2"]}, ("sizes",), "takes list of int, or null; '2' (str) is none."),
+        ({"sizes": [1, "2"]}, ("sizes",), "takes list of int, or null; '2' (str) is not allowed."),
         ({"group": {"name": "a"}}, ("group", "name"), "takes one of A, B, not 'a'. Did you mean 'A'?"),
         ({"group": {"nam": "A"}}, ("group", "nam"), "is not an option. Did you mean 'group.name'? group has: name."),
         ({"grup": {}}, ("grup",), "is not an option. Did you mean 'group'?"),
@@ -639,14 +646,14 @@ def test_several_workers_of_a_host_share_its_memory() -> None:
     assert recipe["limits"]["ipc"] == "host"
 
 
-def test_a_document_that_is_another_worker() -> None:
+def test_a_document_for_the_other_kind_of_worker() -> None:
     assert problems(name="dynamo_guide_decode", worker="prefill", gpu_count=4) == [
-        "serving_recipe_name: dynamo_guide_decode is no prefill worker; set it to a configuration that is one, or "
+        "serving_recipe_name: dynamo_guide_decode is not a prefill worker. Set it to a prefill configuration, or "
         "leave it unset for the best known recipe."
     ]
 
 
 def test_no_such_worker() -> None:
     assert problems(worker="encode") == [
-        "serving_recipe_worker: 'encode' is no worker. Supported: prefill, decode. Did you mean 'decode'?"
+        "serving_recipe_worker: 'encode' is not a kind of worker. Supported: prefill, decode. Did you mean 'decode'?"
     ]

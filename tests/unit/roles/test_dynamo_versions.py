@@ -1,4 +1,4 @@
-"""The rows of NVIDIA Dynamo's releases: one form, no contradictions, every value with its source."""
+"""The table of NVIDIA Dynamo's versions: one form, no contradictions, every value with its source."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pytest
 import yaml
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_health import ENDPOINT
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import release_row
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import version_row
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
-FILE = ROOT / "roles/dynamo/vars/main/releases.yml"
+FILE = ROOT / "roles/dynamo/vars/main/versions.yml"
 DATA = yaml.safe_load(FILE.read_text())
-ROWS: dict[str, dict[str, Any]] = DATA["__dynamo_releases"]
-SOURCES: dict[str, str] = DATA["__dynamo_release_sources"]
+ROWS: dict[str, dict[str, Any]] = DATA["__dynamo_versions"]
+SOURCES: dict[str, str] = DATA["__dynamo_version_sources"]
 DOCUMENTED = FILE.read_text().split("\n__dynamo_releases:")[0]
 VARIABLE = re.compile(r"(ETCD|NATS|DYN)_[A-Z0-9]+(_[A-Z0-9]+)*")
 
 
-def test_every_value_has_a_source_and_every_key_a_word_on_it() -> None:
+def test_every_key_has_a_source_and_a_description() -> None:
     assert set(SOURCES) == set(ROWS["1.0"])
     assert all(re.match(r"(RUN|SRC|DOC)\b", source) for source in SOURCES.values())
     assert [key for key in SOURCES if not re.search(rf"\b{key}\b", DOCUMENTED)] == []
@@ -69,20 +69,20 @@ def test_a_row_agrees_with_itself(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("key", ["etcd_variables", "nats_variables", "tcp_tls_variables", "frontend_tls"])
-def test_nothing_secure_was_ever_taken_away(key: str) -> None:
+def test_a_newer_version_keeps_the_security_settings(key: str) -> None:
     values = [row[key] for row in ROWS.values()]
     assert all(set(older) <= set(newer) for older, newer in itertools.pairwise(values))
 
 
 def test_a_tag_is_known_to_both_tables_or_to_the_newer_rows_only() -> None:
-    """TensorRT-LLM's option tables name runtime tags; each is one of ours, and whole minors are named."""
+    """TensorRT-LLM's option tables name runtime tags: each is in this table, with all others of its minor version."""
     named = {tag for row in load_tables().releases.values() for tag in row.get("runtime_tags", [])}
     whole = {name for name, row in ROWS.items() if set(row["tags"]) & named}
     assert named == {tag for name in whole for tag in ROWS[name]["tags"]}
 
 
 def test_the_default_image_is_the_one_whose_options_are_known() -> None:
-    """Frontend and workers run in it, and the workers' recipes are checked against its options."""
+    """Frontends and workers run in it, and the workers' recipes are checked against its options."""
     image = yaml.safe_load((ROOT / "roles/dynamo/defaults/main.yml").read_text())["dynamo_image"]
     assert {image} == {load_tables().default_image(kind) for kind in ("prefill", "decode")}
-    assert image.rpartition(":")[2] in ROWS[release_row(image, ROWS)[0]]["tags"]
+    assert image.rpartition(":")[2] in ROWS[version_row(image, ROWS)[0]]["tags"]

@@ -5,33 +5,33 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-name: dynamo_release
-short_description: Tell what the release of NVIDIA Dynamo in an image is like
+name: dynamo_version
+short_description: Select the row of an image's NVIDIA Dynamo version
 version_added: 0.1.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:
-  - Takes the release from the tag of C(tensorrtllm-runtime), in whatever registry it is. Fails where no tag tells it.
+  - Reads the version from the tag of C(tensorrtllm-runtime), in any registry. Fails if the tag has no known version.
 options:
   _input:
     description: The image, as C(docker pull) takes it.
     type: str
     required: true
-  releases:
-    description: What each release is like, by its minor version such as C(1.3).
+  versions:
+    description: The row of each version, by minor version such as C(1.3).
     type: dict
     required: true
 """
 
 EXAMPLES = r"""
-- name: Show how the workers are listed
+- name: Show the names of the workers' endpoints
   ansible.builtin.debug:
-    msg: "{{ (dynamo_image | trtllm.fleet.dynamo_release(releases)).endpoints }}"
+    msg: "{{ (dynamo_image | trtllm.fleet.dynamo_version(versions)).endpoints }}"
 """
 
 RETURN = r"""
 _value:
-  description: What that release is like, with its minor version as C(name).
+  description: The row of that version, with its minor version as C(name).
   type: dict
 """
 
@@ -40,13 +40,13 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import release_row
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import version_row
 
 
-def dynamo_release(image: str, releases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The row, as DOCUMENTATION tells."""
+def dynamo_version(image: str, versions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the row, with the minor version as ``name``."""
     try:
-        name, row = release_row(image, releases)
+        name, row = version_row(image, versions)
     except ValueError as error:
         raise AnsibleFilterError(str(error)) from error
     return {**row, "name": name}
@@ -56,4 +56,4 @@ class FilterModule:
     """The filter of this file."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        return {"dynamo_release": dynamo_release}
+        return {"dynamo_version": dynamo_version}
