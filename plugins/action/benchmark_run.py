@@ -13,10 +13,10 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import slo
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.published import missed
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Run
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario, ScenarioError, choose
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark import slo
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.published import missed
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Run
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import Scenario, ScenarioError, choose
 
 MODULE = "trtllm.fleet.benchmark_load"
 # A look costs the machine with the load about 0.3 CPU seconds.

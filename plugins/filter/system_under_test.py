@@ -40,7 +40,7 @@ _value:
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.system_under_test import subject
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.system_under_test import subject
 
 
 class FilterModule:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import slo
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import loads, median
 from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark import slo
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import loads, median
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import merge
 
 # The variables of role serving_recipe that a variation may set, without their prefix.

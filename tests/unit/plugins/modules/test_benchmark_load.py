@@ -16,8 +16,8 @@ from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.action.benchmark_run import ActionModule, Pace, figures, line
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import background_command
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import read_run
 from ansible_collections.trtllm.fleet.plugins.modules import benchmark_load
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import read_run
 from ansible_collections.trtllm.fleet.tests.unit.paths import FIXTURES
 
 BENCHMARK = FIXTURES / "benchmark"

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import background_command, slo
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import run as runs
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import background_command
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.background_command import End
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Run, RunError, read_run
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.system_under_test import differences, subject
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark import run as runs
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark import slo
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Run, RunError, read_run
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import Scenario
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.system_under_test import differences, subject
 
 STARTED = datetime(2026, 11, 23, 16, 45, 7, tzinfo=UTC)
 SCENARIO = Scenario("smoke", "ours", "aiperf", "chat", 128, 32, (1, 2), requests_per_user=5)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.measured import LATENCIES, PERCENTILES
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Point, loads, median
 from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Point, loads, median
 
 # A latency is a ceiling, everything else a floor.
 CEILINGS = tuple(f"{name}.{part}" for name in LATENCIES for part in ("mean", *(f"p{p}" for p in PERCENTILES), "max"))

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import slo
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Point, loads, median, value
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark import slo
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Point, loads, median, value
 
 PER_GPU = "throughput.output_tokens_per_second_per_gpu"
 PER_USER = "throughput.output_tokens_per_second_per_user"

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Callable, Literal
+from typing import Any, Literal
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import Scenario
 
 # Counts up when a reader of older files would misunderstand newer ones.
 SCHEMA = 1
@@ -34,7 +34,7 @@ class RunError(ValueError):
 
 
 def now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 class Run:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from scipy.stats import ttest_ind
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.compare import METRICS, Pair, compare, judge
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.compare import METRICS, Pair, compare, judge
 
 Rounds = Sequence[Mapping[str, float]]
 SCENARIO = {

@@ -12,20 +12,13 @@ from __future__ import annotations
 
 import math
 import statistics
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-IMPORT_ERROR = None
-try:
-    from scipy.special import stdtr, stdtrit
-except ImportError:
-    IMPORT_ERROR = traceback.format_exc()
-
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.figures import tools
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Point, loads, value
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.system_under_test import differences
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.figures import tools
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Point, loads, value
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.system_under_test import differences
 
 Verdict = Literal["better", "worse", "within noise", "unknown"]
 VERDICTS: tuple[Verdict, ...] = ("worse", "better", "within noise", "unknown")
@@ -79,10 +72,14 @@ class _Test:
 
     def probability(self, margin: float) -> float:
         """Of seeing that much where the true shift is just at the margin, on either side."""
+        from scipy.special import stdtr
+
         beyond = abs(self.shift) - margin
         return 1.0 if beyond <= 0 else 2 * float(stdtr(self.degrees, -beyond / self.error))
 
     def judged(self, level: float, margin: float) -> Judgement:
+        from scipy.special import stdtrit
+
         half = -float(stdtrit(self.degrees, level / 2)) * self.error
         low, high = self.shift - half, self.shift + half
         side = 1 if low > margin else -1 if high < -margin else 0
@@ -114,7 +111,7 @@ def _test(ours: Sequence[float], theirs: Sequence[float]) -> _Test:
     logs = [[math.log(one) for one in side] for side in (ours, theirs)]
     squares = [max(statistics.variance(side), FINEST**2) / len(side) for side in logs]
     both = sum(squares)
-    degrees = both**2 / sum(square**2 / (len(side) - 1) for square, side in zip(squares, logs))
+    degrees = both**2 / sum(square**2 / (len(side) - 1) for square, side in zip(squares, logs, strict=True))
     # With two rounds Welch's formula promises too much: 15 % false alarms where only one side varies.
     if min(len(side) for side in logs) == ROUNDS:
         degrees = 1.0
@@ -178,7 +175,7 @@ def _together(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for metric in METRICS:
         of = [row["rounds"] for load in each for row in load["metrics"] if row["metric"] == metric]
         if of:
-            sides = [zip(*(pair[side] for pair in of)) for side in (0, 1)]
+            sides = [zip(*(pair[side] for pair in of), strict=False) for side in (0, 1)]
             rounds = [[float(f"{_mean(values):.6g}") for values in side] for side in sides]
             rows.append(_row(metric, rounds))
     return {"scenario": each[0]["scenario"], "users": None, "metrics": rows}
@@ -201,7 +198,7 @@ def _row(metric: str, rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
 
 def _judge_rows(rows: Sequence[dict[str, Any]], margin: float, risk: float) -> None:
     tested = [row for row in rows if row["verdict"] != "unknown"]
-    for row, judgement in zip(tested, judge([row["rounds"] for row in tested], margin, risk)):
+    for row, judgement in zip(tested, judge([row["rounds"] for row in tested], margin, risk), strict=True):
         row.update(ratio=_digits(judgement.ratio), low=_digits(judgement.low), high=_digits(judgement.high))
         if judgement.side:
             row["verdict"] = "better" if (judgement.side > 0) == METRICS[row["metric"]] else "worse"
@@ -213,7 +210,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _reason(rounds: Sequence[Sequence[float]]) -> str:
-    for side, values in zip(("the run", "the baseline"), rounds):
+    for side, values in zip(("the run", "the baseline"), rounds, strict=True):
         if not values:
             return f"not measured in {side}"
         if len(values) < ROUNDS:

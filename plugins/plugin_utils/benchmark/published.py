@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import loads, median
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import loads, median
 
 FIGURE = "output_tokens_per_second_per_gpu"
 Row = Mapping[str, Any]

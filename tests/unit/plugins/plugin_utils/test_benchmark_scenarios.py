@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario, ScenarioError, choose
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import Scenario, ScenarioError, choose
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 TABLE = yaml.safe_load((ROOT / "roles/benchmark/vars/main/scenarios.yml").read_text())["__benchmark_scenarios"]
