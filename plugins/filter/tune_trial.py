@@ -14,7 +14,7 @@ description:
   - Scores the result of a benchmark. One with a problem has no score.
 options:
   _input:
-    description: The variation, as P(trtllm.fleet.tune_step#filter) has it as C(choice).
+    description: The variation, as P(trtllm.fleet.tune_search#filter) returns it in C(next.choice).
     type: dict
     required: true
   wanted:
@@ -36,7 +36,7 @@ options:
 EXAMPLES = r"""
 - name: Record the measurement
   ansible.builtin.set_fact:
-    trials: "{{ trials + [step.choice | trtllm.fleet.tune_trial(step.variables, measured, objective)] }}"
+    trials: "{{ trials + [search.next.choice | trtllm.fleet.tune_trial(search.next.variables, measured, objective)] }}"
   vars:
     objective: output_tokens_per_second_per_gpu
 """

@@ -117,26 +117,41 @@ def _beats(ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
     return no_worse and (ours["per_user"] > theirs["per_user"] or ours["per_gpu"] > theirs["per_gpu"])
 
 
-def step(
-    space: Space, trials: Sequence[Trial], margin: float, max_trials: int, seconds: float, budget: float
+def search(
+    space: Space,
+    trials: Sequence[Trial],
+    objective: str,
+    margin: float,
+    max_trials: int,
+    seconds: float,
+    budget: float,
 ) -> dict[str, Any]:
-    """What is done next, ``choice`` and ``variables``, or why it is over, ``done``; ``problems`` are the space's.
+    """Return the next trial or the reason why there is none, and the outcome so far.
 
-    ``seconds`` have passed of ``budget``. Nothing is begun that would not end within it, if it took as long as the
-    longest so far.
+    ``seconds`` of ``budget`` have passed. No trial starts that would end later if it took as long as the longest.
     """
     if found := list(problems(space)):
-        return {"done": "the space cannot be searched", "problems": found}
+        return {"problems": found}
     choice = next_choice(space, trials, margin)
     longest = max((trial["seconds"] for trial in trials), default=0.0)
+    done = ""
     if choice is None:
-        return {"done": f"all {len(trials)} variations were tried", "problems": []}
-    if len(trials) >= max_trials:
-        return {"done": f"{max_trials} variations were tried (tune_max_trials)", "problems": []}
-    if trials and seconds + longest > budget:
-        left = f"after {seconds:.0f} s no time was left for another of {longest:.0f} s (tune_seconds)"
-        return {"done": left, "problems": []}
-    return {"done": "", "problems": [], "choice": choice, "variables": variables(space, choice)}
+        done = f"all {len(trials)} variations were tried"
+    elif len(trials) >= max_trials:
+        done = f"{max_trials} variations were tried (tune_max_trials)"
+    elif trials and seconds + longest > budget:
+        done = f"after {seconds:.0f} s no time was left for another of {longest:.0f} s (tune_seconds)"
+    number = best(trials, margin)
+    outcome = {
+        "objective": objective,
+        "done": done,
+        "best": number,
+        "variables": dict(trials[number]["variables"]) if number is not None else {},
+        "pareto": pareto(trials),
+        "trials": [{**one, "named": named(space, one["choice"])} for one in trials],
+    }
+    ahead = {} if done or choice is None else {"choice": choice, "variables": variables(space, choice)}
+    return {"problems": [], "done": done, "next": ahead, "outcome": outcome}
 
 
 def trial(
@@ -158,19 +173,6 @@ def trial(
         "problem": str(result.get("problem") or "; ".join(problems)),
         "path": str(result.get("path") or ""),
         "seconds": float(result["seconds"]),
-    }
-
-
-def outcome(space: Space, trials: Sequence[Trial], objective: str, margin: float, done: str) -> dict[str, Any]:
-    """What came out: the ``best`` trial's number, None without any, what it sets, and the Pareto set."""
-    number = best(trials, margin)
-    return {
-        "objective": objective,
-        "done": done,
-        "best": number,
-        "variables": dict(trials[number]["variables"]) if number is not None else {},
-        "pareto": pareto(trials),
-        "trials": [{**one, "named": named(space, one["choice"])} for one in trials],
     }
 
 
