@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Accuracy of what serves: which evaluations with which server settings, what they gave, and whether that is enough."""
+"""Evaluations of the accuracy: validation, server settings, scores, gates and the result file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import back
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
 
-# The evaluations, and the files of their data sets.
+# The evaluations with the files of their data sets.
 DATA_SETS: dict[str, tuple[str, ...]] = {
     "basic": (),
     "gpqa": ("gpqa_diamond.csv",),
@@ -28,48 +28,48 @@ DATA_SETS: dict[str, tuple[str, ...]] = {
     "gsm8k": ("gsm8k_test.jsonl", "gsm8k_train.jsonl"),
 }
 EFFORTS = ("low", "medium", "high")
-# What program evaluate.py writes, the first of them last.
+# The files of evaluate.py; the first is written last.
 FILES = (".json", ".html", "_allresults.json")
-# A line of the tool's progress, with the name that the program gives it: ``gpqa, low:  12%|#2  | 24/198 [00:31<``.
+# The tool's progress with the name from the program: ``gpqa, low:  12%|#2  | 24/198 [00:31<``.
 PROGRESS = re.compile(r"^(\w+), (\w+): +\d+%\|[^|]*\| (\d+)/(\d+) \[", re.MULTILINE)
 FAILURE = re.compile(r"^Rate limit exception so wait and retry \d+ after \d+ sec *(.*)$", re.MULTILINE)
 
-# TensorRT-LLM's own test of an accuracy: it is too low where chance makes it so low once in twenty times, with a
-# standard deviation of 50 percent for each answer, of the reference and of what is measured.
+# TensorRT-LLM's test of an accuracy: one-sided at 5 %, with a standard deviation of 50 % for each answer of the
+# reference and of the measurement.
 Z_ALPHA = -1.6448536269514722
 SIGMA = 0.5
 
-# Counts up when a reader of older files would misunderstand newer ones.
+# Increases when a reader of older files would misread newer ones.
 SCHEMA = 1
 RESULT = "result.json"
 
 
 class EvaluationError(Exception):
-    """It cannot be evaluated, or there is no result; the message says why."""
+    """The evaluation is not possible or has no result."""
 
 
-# --- what is to be done -----------------------------------------------------------------------------------------------
+# --- plan -------------------------------------------------------------------------------------------------------------
 
 
 def problems(names: Sequence[str], efforts: Sequence[str], min_score: Mapping[str, Any]) -> Iterator[str]:
-    """Why these are no evaluations, efforts or gates, with the variable to change."""
+    """Yield the errors of names, efforts and lowest scores, with their variables."""
     for variable, given, known in (
         ("evaluation_names", names, tuple(DATA_SETS)),
         ("evaluation_efforts", efforts, EFFORTS),
         ("evaluation_min_score", tuple(min_score), tuple(DATA_SETS)),
     ):
         if not given and variable != "evaluation_min_score":
-            yield f"{variable} is empty. Choose from {', '.join(known)}."
+            yield f"{variable} is empty; allowed are {', '.join(known)}."
         for name in given:
             if name not in known:
-                yield f"{variable} has {name!r}.{did_you_mean(name, known)} Known are {', '.join(known)}."
+                yield f"{variable} has {name!r}; allowed are {', '.join(known)}.{did_you_mean(name, known)}"
     for name, score in min_score.items():
         if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
             yield f"evaluation_min_score.{name} is {score!r}; it must be a number from 0 to 1."
 
 
 def layout(recipe: Mapping[str, Any]) -> str:
-    """How an instance of a recipe shares its GPUs, in the documents' words: ``DEP8``, ``TP4``."""
+    """Return the parallelism of a recipe's instance by the documents' name: ``DEP8``, ``TP4``."""
     kind = "DEP" if recipe["engine_options"].get("enable_attention_dp") else "TP"
     return f"{kind}{len(recipe['instances'][0]['gpus'])}"
 
@@ -77,10 +77,10 @@ def layout(recipe: Mapping[str, Any]) -> str:
 def steps(
     efforts: Sequence[str], recipe: Mapping[str, Any], table: Sequence[Mapping[str, Any]], own: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Which efforts run with which engine options, those with the same ones together.
+    """Return the steps of a run: engine options with the efforts that share them.
 
-    ``table`` has rows of ``efforts``, ``layouts`` and ``settings``; ``own`` settings by effort go before it.
-    Raises EvaluationError for an effort that has none.
+    ``own`` settings by effort override the ``table`` of ``efforts``, ``layouts`` and ``settings``. Raises
+    EvaluationError for an effort without settings.
     """
     here = layout(recipe)
     found: list[dict[str, Any]] = []
@@ -90,9 +90,9 @@ def steps(
         if settings is None:
             known = ", ".join(dict.fromkeys(name for row in table for name in row["layouts"]))
             raise EvaluationError(
-                f"The documents have no server settings for {here}, which the host serves with, only for {known}. Set"
-                f" evaluation_settings.{effort} to engine options of your own, or evaluation_apply_settings to false,"
-                " which evaluates what serves as it is."
+                f"The host serves with {here}; the documents have server settings only for {known}. Set"
+                f" evaluation_settings.{effort} to engine options, or evaluation_apply_settings to false to evaluate the"
+                " running release."
             )
         step = next((step for step in found if step["settings"] == settings), None)
         if step:
@@ -103,23 +103,23 @@ def steps(
 
 
 def missing(names: Sequence[str], there: Sequence[str]) -> list[str]:
-    """Files of data sets that are not there."""
+    """Return the missing files of data sets."""
     return [file for name in names for file in DATA_SETS[name] if file not in there]
 
 
 def drift(served: Mapping[str, Any], resolved: Mapping[str, Any]) -> list[str]:
-    """In what the inventory asks for something else than serves, but for what does not change an answer."""
+    """Return the parts that change answers and differ between the running release and the inventory."""
     names = ("model", "image", "engine_options", "flags", "environment")
     found = [name for name in names if (served.get(name) or {}) != (resolved.get(name) or {})]
     gpus = [[instance["gpus"] for instance in one.get("instances") or []] for one in (served, resolved)]
     return found if gpus[0] == gpus[1] else [*found, "instances"]
 
 
-# --- while it runs ----------------------------------------------------------------------------------------------------
+# --- progress ---------------------------------------------------------------------------------------------------------
 
 
 def progress(log: str) -> dict[str, Any]:
-    """The last that its output says of how far it is, and of what keeps it; empty before the first request."""
+    """Return the last progress and failure in the output; empty before the first request."""
     bars = list(PROGRESS.finditer(log))
     if not bars:
         return {}
@@ -130,7 +130,7 @@ def progress(log: str) -> dict[str, Any]:
 
 
 def line(progress: Mapping[str, Any], seconds: float) -> str:
-    """How far it is, for people."""
+    """Return a line of progress."""
     if not progress:
         return f"starting, {seconds:.0f} s"
     told = f"{progress['name']}, {progress['effort']}: {progress['done']} of {progress['total']} after {seconds:.0f} s"
@@ -138,32 +138,34 @@ def line(progress: Mapping[str, Any], seconds: float) -> str:
 
 
 def end(folder: Path) -> None:
-    """End a command that was begun in a folder, and see it end."""
+    """End the command of a folder and wait for its end."""
     with suppress(OSError):
-        os.utime(folder / background_command.LEASE, (0, 0))  # nobody asks for it any longer
+        os.utime(folder / background_command.LEASE, (0, 0))  # an expired lease ends the command
     deadline = time.monotonic() + background_command.GRACE_SECONDS * 2
     while not (folder / background_command.END).exists() and time.monotonic() < deadline:
         time.sleep(background_command.LOOK_SECONDS)
 
 
-# --- what it gave -----------------------------------------------------------------------------------------------------
+# --- scores -----------------------------------------------------------------------------------------------------------
 
 
 def read_score(path: Path) -> dict[str, Any]:
-    """The score of one evaluation from the file that the program wrote. Raises EvaluationError."""
+    """Read the score of an evaluation from the program's file. Raises EvaluationError."""
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise EvaluationError(f"{path}: {error.strerror}") from None
     except ValueError as error:
-        raise EvaluationError(f"{path} is no JSON: {error}") from None
+        raise EvaluationError(f"{path} is not JSON: {error}") from None
     numbers = {name: said.get(name) if isinstance(said, dict) else None for name in ("score", "answers", "seconds")}
     for name, number in numbers.items():
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
-            raise EvaluationError(f"{path}: {name} is {number!r}, and no number")
+            raise EvaluationError(f"{path}: {name} is {number!r}; it must be a number")
     score, answers = float(numbers["score"] or 0), int(numbers["answers"] or 0)
     if answers < 1 or not 0 <= score <= 1:
-        raise EvaluationError(f"{path}: a score of {score:g} from {answers} answers is none")
+        raise EvaluationError(
+            f"{path}: score is {score:g} from {answers} answers; it must be from 0 to 1, with 1 answer or more"
+        )
     return {
         "score": score,
         "standard_error": standard_error(score, answers),
@@ -175,12 +177,12 @@ def read_score(path: Path) -> dict[str, Any]:
 
 
 def standard_error(score: float, answers: int) -> float | None:
-    """Of a share of right answers, each counted as independent of the others; None where one answer cannot tell."""
+    """Return the standard error of a score from independent answers, None for one answer."""
     return math.sqrt(score * (1 - score) / (answers - 1)) if answers > 1 else None
 
 
 def scores(folder: Path, names: Sequence[str], efforts: Sequence[str]) -> list[dict[str, Any]]:
-    """What is there so far, in the order of the run. Raises EvaluationError for a damaged file."""
+    """Return the scores so far in the order of the run. Raises EvaluationError for a damaged file."""
     found = []
     for effort in efforts:
         for name in names:
@@ -192,16 +194,16 @@ def scores(folder: Path, names: Sequence[str], efforts: Sequence[str]) -> list[d
 
 
 def reference_threshold(reference: float, answers: int) -> float:
-    """The lowest accuracy that TensorRT-LLM's own tests take for the reference, all from 0 to 1."""
+    """Return the lowest accuracy that TensorRT-LLM's own tests accept for the reference."""
     return reference + Z_ALPHA * math.sqrt(2 * SIGMA**2 / answers)
 
 
 def gates(
     results: Sequence[Mapping[str, Any]], min_score: Mapping[str, float], references: Mapping[str, float]
 ) -> list[dict[str, Any]]:
-    """The lowest score of each result that has one, where it comes from, and whether it is reached.
+    """Return for each result with a lowest score that score, its source, and whether it is reached.
 
-    ``references`` are TensorRT-LLM's by evaluation, for the model that was asked; what an operator set goes before.
+    ``references`` are TensorRT-LLM's by evaluation, for the evaluated model; ``min_score`` overrides them.
     """
     found = []
     for result in results:
@@ -211,7 +213,7 @@ def gates(
         elif name in references:
             reference, answers = references[name], result["answers"]
             lowest = reference_threshold(reference, answers)
-            source = f"TensorRT-LLM's reference {reference:g}, less what chance takes from {answers} answers"
+            source = f"TensorRT-LLM's reference {reference:g} less the tolerance for {answers} answers"
         else:
             continue
         gate = {"name": name, "effort": result["effort"], "score": result["score"], "lowest": lowest, "source": source}
@@ -220,7 +222,7 @@ def gates(
 
 
 def failed_gates(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Those that were not reached, for people."""
+    """Describe the gates that were not reached."""
     return [
         f"{gate['name']}, {gate['effort']}: {gate['score']:.4f} is below {gate['lowest']:.4f} ({gate['source']})"
         for gate in found
@@ -228,7 +230,7 @@ def failed_gates(found: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
+# --- result file ------------------------------------------------------------------------------------------------------
 
 
 def now() -> datetime:
@@ -236,10 +238,10 @@ def now() -> datetime:
 
 
 class Kept:
-    """The result of a run, a file from its begin on. Every change is in the file before anything else happens."""
+    """The result file of a run. Every change is written at once."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any], clock: Callable[[], datetime] = now) -> None:
-        """Go on with what is in the folder, or begin it. Raises OSError, and EvaluationError for a damaged file."""
+        """Read the file of the folder, or create one. Raises OSError, and EvaluationError for a damaged file."""
         self._path, self._clock = folder / RESULT, clock
         if not self._path.exists():
             begun = {
@@ -256,10 +258,10 @@ class Kept:
             self.document = json.loads(self._path.read_text(encoding="utf-8"))
             self.document["results"], self.document["problems"]
         except (ValueError, TypeError, KeyError) as error:
-            raise EvaluationError(f"{self._path} is no result of an evaluation: {error!r}") from None
+            raise EvaluationError(f"{self._path} is not a result of an evaluation: {error!r}") from None
 
     def add(self, results: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Keep results, each with the engine options that were applied for it. The answer is those that are new."""
+        """Add results with the engine options in use. Return the new ones."""
         there = [(result["name"], result["effort"]) for result in self.document["results"]]
         new = [
             {**result, "settings": dict(settings)}
@@ -278,7 +280,7 @@ class Kept:
         return new
 
     def end(self, problem: str = "", gates: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Its last state: ``failed`` with a problem, now or before, else ``complete``."""
+        """Set the final state: ``failed`` with a problem, now or before, else ``complete``."""
         if problem and problem not in self.document["problems"]:
             self.document["problems"].append(problem)
         state = "failed" if self.document["problems"] else "complete"

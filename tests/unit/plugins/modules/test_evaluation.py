@@ -1,4 +1,4 @@
-"""What is evaluated with which settings, how far it is, what came out, and whether that is enough."""
+"""Test the plan of an evaluation, its progress, scores, gates and result file."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_document_s_table(gpus: int, dep: bool, low_and_medium: tuple[int, i
 
 def test_a_layout_that_the_documents_do_not_have_wants_settings_of_one_s_own() -> None:
     (problem,) = evaluation_plan(["basic"], ["low"], recipe=recipe(2, True), table=TABLE)["problems"]
-    assert "no server settings for DEP2" in problem
+    assert "serves with DEP2" in problem
     assert "only for DEP8, DEP4, TP8, TP4" in problem
     assert "evaluation_settings.low" in problem
     own = {"low": {"max_batch_size": 16}}
@@ -84,12 +84,15 @@ def test_without_settings_it_is_one_step() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"names": ["gqpa"]}, "evaluation_names has 'gqpa'. Did you mean 'gpqa'?"),
-        ({"names": []}, "evaluation_names is empty. Choose from basic, gpqa, aime25, gsm8k."),
-        ({"efforts": ["hi"]}, "evaluation_efforts has 'hi'."),
+        (
+            {"names": ["gqpa"]},
+            "evaluation_names has 'gqpa'; allowed are basic, gpqa, aime25, gsm8k. Did you mean 'gpqa'?",
+        ),
+        ({"names": []}, "evaluation_names is empty; allowed are basic, gpqa, aime25, gsm8k."),
+        ({"efforts": ["hi"]}, "evaluation_efforts has 'hi';"),
         ({"min_score": {"gsm8k": 90.3}}, "evaluation_min_score.gsm8k is 90.3; it must be a number from 0 to 1."),
         ({"min_score": {"gsm8k": True}}, "evaluation_min_score.gsm8k is True"),
-        ({"min_score": {"mmlu": 0.5}}, "evaluation_min_score has 'mmlu'."),
+        ({"min_score": {"mmlu": 0.5}}, "evaluation_min_score has 'mmlu';"),
     ],
 )
 def test_what_is_no_evaluation_is_refused(asked: dict[str, Any], words: str) -> None:
@@ -100,7 +103,7 @@ def test_what_is_no_evaluation_is_refused(asked: dict[str, Any], words: str) -> 
 
 def test_local_copies_that_lack_are_named() -> None:
     (problem,) = evaluation_plan(["gpqa", "aime25", "basic"], ["low"], datasets=["aime2025-I.jsonl"])["problems"]
-    assert "evaluation_datasets_dir has no gpqa_diamond.csv, aime2025-II.jsonl." in problem
+    assert "evaluation_datasets_dir lacks gpqa_diamond.csv, aime2025-II.jsonl." in problem
     assert evaluation_plan(["basic"], ["low"], datasets=[])["problems"] == []
 
 
@@ -111,7 +114,7 @@ def test_local_copies_that_lack_are_named() -> None:
         ({"engine_options": {"enable_attention_dp": True}}, ["engine_options"]),
         ({"image": "example.com/release:2"}, ["image"]),
         ({"instances": [{"gpus": [0, 1]}]}, ["instances"]),
-        # What a recipe says of itself is no reason.
+        # Names and notes of a recipe are ignored.
         ({"notes": ["new"], "name": "another"}, []),
     ],
 )
@@ -183,15 +186,15 @@ def test_of_one_answer_there_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (json.dumps(GOOD)[:-9], "is no JSON"),
-        ("", "is no JSON"),
-        ("[]", "score is None, and no number"),
-        (json.dumps({**GOOD, "score": None}), "score is None, and no number"),
-        (json.dumps({**GOOD, "score": "0.7"}), "score is '0.7', and no number"),
-        (json.dumps({**GOOD, "score": float("nan")}), "score is nan, and no number"),
-        (json.dumps({**GOOD, "score": 75}), "a score of 75 from 100 answers is none"),
-        (json.dumps({**GOOD, "answers": 0}), "from 0 answers is none"),
-        (json.dumps({"score": 0.5, "seconds": 1}), "answers is None, and no number"),
+        (json.dumps(GOOD)[:-9], "is not JSON"),
+        ("", "is not JSON"),
+        ("[]", "score is None; it must be a number"),
+        (json.dumps({**GOOD, "score": None}), "score is None; it must be a number"),
+        (json.dumps({**GOOD, "score": "0.7"}), "score is '0.7'; it must be a number"),
+        (json.dumps({**GOOD, "score": float("nan")}), "score is nan; it must be a number"),
+        (json.dumps({**GOOD, "score": 75}), "score is 75 from 100 answers"),
+        (json.dumps({**GOOD, "answers": 0}), "from 0 answers; it must"),
+        (json.dumps({"score": 0.5, "seconds": 1}), "answers is None; it must be a number"),
     ],
 )
 def test_damaged_results_are_no_scores(tmp_path: Path, text: str, words: str) -> None:
@@ -272,9 +275,9 @@ def test_requests_that_were_refused_are_no_wrong_answers(tmp_path: Path) -> None
     assert "refused 3 of 10 requests" in kept.document["problems"][0]
 
 
-def test_a_damaged_result_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_damaged_result_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"schema": 1')
-    with pytest.raises(EvaluationError, match="no result of an evaluation"):
+    with pytest.raises(EvaluationError, match="not a result of an evaluation"):
         Kept(tmp_path, {})
 
 
@@ -373,7 +376,7 @@ def test_a_dead_server_ends_it_in_time(tmp_path: Path) -> None:
     answer = call(tmp_path, url)
     assert time.monotonic() - began < 25
     assert answer["failed"] is True
-    assert "has not been well for 3 s (evaluation_unhealthy_timeout)" in answer["msg"]
+    assert "was unhealthy for 3 s (evaluation_unhealthy_timeout)" in answer["msg"]
     assert "/health: " in answer["msg"]
     assert gone(seen(tmp_path)[2])
 
@@ -391,7 +394,7 @@ def test_what_is_not_well_is_not_begun_with(tmp_path: Path) -> None:
     with FakeOpenAI({"/health": [reply(503)]}) as fake:
         answer = call(tmp_path, fake.url)
     assert answer["failed"] is True
-    assert answer["msg"].startswith("Nothing was evaluated, as the endpoint is not well.")
+    assert answer["msg"].startswith("The endpoint is unhealthy; evaluation needs a healthy endpoint.")
     assert "503" in answer["msg"]
     assert not (tmp_path / "run").exists()
 
@@ -399,11 +402,11 @@ def test_what_is_not_well_is_not_begun_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("act", "options", "words"),
     [
-        ("sys.exit('no key for you')", {}, "ended with 1. It said last:"),
-        ("pass", {}, "ended with 0. It said last:"),
+        ("sys.exit('no key for you')", {}, "ended with 1. Last output:"),
+        ("pass", {}, "ended with 0. Last output:"),
         (SLEEPS, {"timeout": 2}, "was ended after"),
         (f"os.kill(os.getpid(), {int(signal.SIGKILL)})", {}, "was killed by signal 9"),
-        ('pathlib.Path("basic-low.json").write_text("{")', {}, "basic-low.json is no JSON"),
+        ('pathlib.Path("basic-low.json").write_text("{")', {}, "basic-low.json is not JSON"),
     ],
     ids=["fails", "gives nothing", "takes too long", "is killed", "gives nonsense"],
 )

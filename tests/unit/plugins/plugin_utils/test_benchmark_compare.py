@@ -1,4 +1,4 @@
-"""Two results beside each other: how often the test is wrong, what it says of which figures, and what else differs."""
+"""Test the comparison of results: error rates, verdicts and other differences."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_too_few_rounds_or_no_figure_is_unknown() -> None:
     (load,) = compare(document(rounds(1, 1, 1)), document(without))["loads"]
     (row,) = [row for row in load["metrics"] if row["metric"] == "itl_ms.p99"]
     assert (row["verdict"], row["reason"], row["ratio"]) == ("unknown", "not measured in the baseline", None)
-    # A figure that neither has is no row; a load that failed is no load.
+    # A figure that neither result has, and a failed load, are omitted.
     assert "itl_ms.p99" not in verdicts(without, without)
     assert compare(document([point(USUAL, problems=["x"])]), document(rounds(1, 1)))["verdict"] == "unknown"
 
