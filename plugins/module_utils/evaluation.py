@@ -91,8 +91,8 @@ def steps(
             known = ", ".join(dict.fromkeys(name for row in table for name in row["layouts"]))
             raise EvaluationError(
                 f"The host serves with {here}; the documents have server settings only for {known}. Set"
-                f" evaluation_settings.{effort} to engine options, or evaluation_apply_settings to false to evaluate the"
-                " running release."
+                f" evaluation_settings.{effort} to engine options, or evaluation_apply_settings to false to evaluate"
+                " the running release."
             )
         step = next((step for step in found if step["settings"] == settings), None)
         if step:

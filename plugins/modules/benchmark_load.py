@@ -70,8 +70,8 @@ options:
     default: ''
   container_options:
     description:
-      - Options of C(docker run) that give the container GPUs, as filter P(trtllm.fleet.container_options#filter) returns
-        them. TensorRT-LLM cannot be imported without a GPU; the load does not use it.
+      - Options of C(docker run) that give the container GPUs, as P(trtllm.fleet.container_options#filter) returns them.
+        TensorRT-LLM cannot be imported without a GPU; the load does not use it.
     type: list
     elements: str
     default: []

@@ -178,7 +178,7 @@ def trial(
 def named(space: Space, choice: Mapping[str, int]) -> str:
     """Describe a choice: each dimension with its values."""
     told = [f"{name}: {', '.join(_told(space[name][choice[name]]))}" for name in space if name in choice]
-    return "; ".join(told) or "as the inventory has it"
+    return "; ".join(told) or "the inventory's recipe"
 
 
 def _told(values: Mapping[str, Any], above: str = "") -> Iterator[str]:

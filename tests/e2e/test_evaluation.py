@@ -159,7 +159,7 @@ def test_a_low_score_fails_after_all_is_as_before(
         ({"evaluation_datasets_dir": ""}, "Put copies into a directory of the control machine"),
         ({"evaluation_load_host": "localhost"}, "which localhost cannot reach"),
         ({"evaluation_python": "/usr/bin/python2"}, "/usr/bin/python2"),
-        ({"serving_recipe_engine_options": {"max_batch_size": 64}}, "comes from the command line (-e)"),
+        ({"serving_recipe_engine_options": {"max_batch_size": 64}}, "The command line (-e) sets"),
         ({"serving_recipe_engine_options": {"max_batch_size": 8}}, "another engine_options than the host serves with"),
     ],
 )

@@ -180,7 +180,7 @@ def test_a_trial_that_misses_the_objectives_keeps_its_points() -> None:
 
 
 def test_the_name_of_a_choice() -> None:
-    assert tuning.named(SPACE, {}) == "as the inventory has it"
+    assert tuning.named(SPACE, {}) == "the inventory's recipe"
     assert tuning.named(SPACE, {"prefill": 0, "layout": 1}) == (
         "layout: gpus_per_instance=2; prefill: enable_chunked_prefill=true"
     )
