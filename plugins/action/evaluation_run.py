@@ -13,7 +13,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import Kept, failed_gates, gates, line, now
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.evaluation import Kept, failed_gates, gates, line, now
 
 MODULE = "trtllm.fleet.evaluation_run"
 # Seconds; a poll costs the load host about 0.3 s of CPU time.

@@ -65,47 +65,14 @@ _value:
     problems: []
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils import evaluation
-
-
-def evaluation_plan(
-    names: Sequence[str],
-    efforts: Sequence[str],
-    min_score: Mapping[str, Any] | None = None,
-    recipe: Mapping[str, Any] | None = None,
-    resolved: Mapping[str, Any] | None = None,
-    table: Sequence[Mapping[str, Any]] = (),
-    own: Mapping[str, Any] | None = None,
-    datasets: Sequence[str] | None = None,
-) -> dict[str, Any]:
-    """Return the steps and the problems, as the filter's documentation describes."""
-    problems = list(evaluation.problems(names, efforts, min_score or {}))
-    steps: list[dict[str, Any]] = [{"efforts": list(efforts), "settings": {}}]
-    if problems:
-        return {"steps": steps, "problems": problems}
-    if datasets is not None and (lacking := evaluation.missing(names, datasets)):
-        problems.append(
-            f"evaluation_datasets_dir lacks {', '.join(lacking)}. Copy them as docs/evaluation.md describes."
-        )
-    if recipe:
-        changed = evaluation.drift(recipe, resolved or recipe)
-        if changed:
-            problems.append(
-                f"The running release has another {', '.join(changed)} than the inventory. Run site.yml or rollout.yml,"
-                " or set evaluation_apply_settings to false to evaluate the running release."
-            )
-        try:
-            steps = evaluation.steps(efforts, recipe, table, own or {})
-        except evaluation.EvaluationError as error:
-            problems.append(str(error))
-    return {"steps": steps, "problems": problems}
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.evaluation import plan
 
 
 class FilterModule:
     """The filter of this file."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        return {"evaluation_plan": evaluation_plan}
+        return {"evaluation_plan": plan}

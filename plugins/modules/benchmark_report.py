@@ -45,39 +45,13 @@ options:
     description: Directory for the page. The default is that of O(run).
     type: path
   published:
-    description: Published figures, shown with results of the same model, GPU type and numbers of tokens.
+    description:
+      - Published figures, shown with results of the same model, GPU type and numbers of tokens.
+      - Each has C(model), C(gpu_type), C(layout) (such as C(TP1)), C(input_tokens), C(output_tokens),
+        C(output_tokens_per_second_per_gpu) and C(source).
     type: list
     elements: dict
     default: []
-    suboptions:
-      model:
-        description: Model id.
-        type: str
-        required: true
-      gpu_type:
-        description: GPU type.
-        type: str
-        required: true
-      layout:
-        description: Parallelism of the model, such as C(TP1).
-        type: str
-        required: true
-      input_tokens:
-        description: Number of tokens of a prompt.
-        type: int
-        required: true
-      output_tokens:
-        description: Number of tokens of an answer.
-        type: int
-        required: true
-      output_tokens_per_second_per_gpu:
-        description: Published throughput.
-        type: float
-        required: true
-      source:
-        description: Source of the figure.
-        type: str
-        required: true
   margin:
     description: Least difference of a better or worse figure, as a fraction.
     type: float

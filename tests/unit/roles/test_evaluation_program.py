@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import DATA_SETS, scores
+from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import scores
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.evaluation import DATA_SETS
 from ansible_collections.trtllm.fleet.tests.unit.fake_openai import FakeOpenAI, chat, reply
 from roles.evaluation.files import evaluate
 

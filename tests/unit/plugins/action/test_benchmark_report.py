@@ -101,7 +101,6 @@ def test_another_directory(tmp_path: Path) -> None:
         ({"run": "/nowhere"}, "/nowhere"),
         ({"index": "/", "dest": "/"}, "missing parameter(s) required by 'dest': run"),
         ({"run": "x", "margin": -1}, "margin is -1; it must be 0 or more"),
-        ({"run": "x", "published": [{"model": "m"}]}, "missing required arguments: "),
         ({"run": "x", "unknown": 1}, "Unsupported parameters"),
     ],
 )

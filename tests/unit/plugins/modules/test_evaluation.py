@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.trtllm.fleet.plugins.filter.evaluation_plan import evaluation_plan
 from ansible_collections.trtllm.fleet.plugins.module_utils import evaluation
-from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import EvaluationError, Kept
+from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import EvaluationError
+from ansible_collections.trtllm.fleet.plugins.plugin_utils import evaluation as control
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.evaluation import Kept
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.evaluation import plan as evaluation_plan
 from ansible_collections.trtllm.fleet.tests.unit.fake_openai import FakeOpenAI, reply
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
@@ -51,7 +53,7 @@ def recipe(gpus: int, dep: bool = False, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_the_document_s_table(gpus: int, dep: bool, low_and_medium: tuple[int, int], high: tuple[int, int]) -> None:
-    found = evaluation.steps(["low", "high", "medium"], recipe(gpus, dep), TABLE, {})
+    found = control.steps(["low", "high", "medium"], recipe(gpus, dep), TABLE, {})
     assert [step["efforts"] for step in found] == [["low", "medium"], ["high"]]
     for step, (batch, tokens) in zip(found, (low_and_medium, high), strict=True):
         assert step["settings"] == {"max_batch_size": batch, "max_num_tokens": tokens}
@@ -69,7 +71,7 @@ def test_a_layout_that_the_documents_do_not_have_wants_settings_of_one_s_own() -
 
 def test_own_settings_go_before_the_documents_and_part_efforts() -> None:
     own = {"medium": {"max_batch_size": 7}}
-    found = evaluation.steps(["low", "medium"], recipe(8), TABLE, own)
+    found = control.steps(["low", "medium"], recipe(8), TABLE, own)
     assert [(step["efforts"], step["settings"]["max_batch_size"]) for step in found] == [
         (["low"], 1024),
         (["medium"], 7),
@@ -120,7 +122,7 @@ def test_local_copies_that_lack_are_named() -> None:
 )
 def test_an_inventory_that_asks_for_something_else_than_serves(change: dict[str, Any], named: list[str]) -> None:
     served = recipe(8, image="example.com/release:1")
-    assert evaluation.drift(served, {**served, **change}) == named
+    assert control.drift(served, {**served, **change}) == named
     problems = evaluation_plan(["basic"], ["low"], recipe=served, resolved={**served, **change}, table=TABLE)[
         "problems"
     ]
@@ -161,7 +163,7 @@ TROUBLE = "\nRate limit exception so wait and retry 3 after 8 sec Connection err
 )
 def test_progress(log: str, told: dict[str, Any], line: str) -> None:
     assert evaluation.progress(log) == told
-    assert evaluation.line(told, 12.3) == line
+    assert control.line(told, 12.3) == line
 
 
 # --- what it gave -----------------------------------------------------------------------------------------------------
@@ -213,7 +215,7 @@ def test_the_reference_leaves_what_chance_takes() -> None:
     for answers in (1319, 50):
         scale = (2 * 50.0**2 / answers) ** 0.5
         expected = 90.3 + NormalDist().inv_cdf(0.05) * scale
-        assert evaluation.reference_threshold(0.903, answers) == pytest.approx(expected / 100)
+        assert control.reference_threshold(0.903, answers) == pytest.approx(expected / 100)
 
 
 @pytest.mark.parametrize(
@@ -229,16 +231,16 @@ def test_the_reference_leaves_what_chance_takes() -> None:
     ],
 )
 def test_gates(model: str, score: float, own: dict[str, float], failed: bool) -> None:
-    found = evaluation.gates([result("gsm8k", score, 1319)], own, REFERENCES[model])
+    found = control.gates([result("gsm8k", score, 1319)], own, REFERENCES[model])
     assert [gate["reached"] for gate in found] == [not failed]
-    assert bool(evaluation.failed_gates(found)) is failed
+    assert bool(control.failed_gates(found)) is failed
 
 
 def test_only_what_has_a_lowest_score_is_gated_and_what_fails_is_named() -> None:
     results = [result("gpqa", 0.1, 10), result("aime25", 0.4, 10), result("aime25", 0.6, 10)]
-    found = evaluation.gates(results, {"aime25": 0.5}, REFERENCES["gpt-oss-120b"])
+    found = control.gates(results, {"aime25": 0.5}, REFERENCES["gpt-oss-120b"])
     assert [(gate["name"], gate["reached"]) for gate in found] == [("aime25", False), ("aime25", True)]
-    assert evaluation.failed_gates(found) == ["aime25, low: 0.4000 is below 0.5000 (evaluation_min_score)"]
+    assert control.failed_gates(found) == ["aime25, low: 0.4000 is below 0.5000 (evaluation_min_score)"]
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------------
