@@ -152,7 +152,7 @@ def test_aiperf_cancelled(version: str) -> None:
         aiperf.parse(load(f"aiperf-{version}-cancelled.json"), {**POINT, "requests": 400})
 
 
-def test_aiperf_s_result_of_the_whole_is_taken_not_of_a_phase(tmp_path: Path) -> None:
+def test_aiperf_s_result_of_the_whole_run_is_read(tmp_path: Path) -> None:
     """It has one below phases/ for each, and the one of the warm-up is the first by name."""
     for phase, name in (("profiling", "good"), ("a", "partial")):
         (tmp_path / "phases" / phase).mkdir(parents=True)
@@ -232,7 +232,7 @@ def test_aiperf_s_result_of_no_use(content: str | bytes, message: str, tmp_path:
     assert message in str(error.value)
 
 
-def test_requests_that_nobody_counted_have_failed() -> None:
+def test_uncounted_requests_have_failed() -> None:
     document = json.loads(changed("aiperf-0.13.0-good.json", request_count__avg=17.0))
     assert aiperf.parse(document, POINT).problems() == ["3 of 20 requests failed"]
 

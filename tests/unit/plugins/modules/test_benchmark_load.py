@@ -352,7 +352,7 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == 5
 
 
-def test_what_the_module_is_asked(tmp_path: Path) -> None:
+def test_the_options_of_the_module(tmp_path: Path) -> None:
     loads = Loads(tmp_path, done(), done(), done(), slo={"ttft_ms.p99": 500.0})
     path = loads.go()["path"]
     asked = loads.asked[0]
@@ -465,7 +465,7 @@ def test_requests_that_failed_end_their_scenario_and_fail_the_run(tmp_path: Path
 @pytest.mark.parametrize(
     "failure", [{"failed": True, "msg": "aiperf ended with 1"}, {"unreachable": True, "msg": "aiperf ended with 1"}]
 )
-def test_a_tool_that_fails_leaves_what_was_measured(tmp_path: Path, failure: dict[str, Any]) -> None:
+def test_a_failed_tool_keeps_earlier_loads(tmp_path: Path, failure: dict[str, Any]) -> None:
     loads = Loads(tmp_path, done(), AT_WORK, failure, scenarios=["smoke", "guide"])
     result = loads.go()
     assert result["failed"] is True
@@ -488,7 +488,7 @@ def test_check_mode_runs_nothing_and_tells_the_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("check_mode", [False, True])
-def test_bad_input_is_told_at_once_before_anything_is_run(tmp_path: Path, check_mode: bool) -> None:
+def test_bad_input_is_rejected_before_any_load(tmp_path: Path, check_mode: bool) -> None:
     loads = Loads(tmp_path, scenarios=["smok"], slo={"ttft": 1, "ttft_ms.p99": -1}, check_mode=check_mode)
     result = loads.go()
     assert (result["failed"], loads.asked, list(tmp_path.iterdir())) == (True, [], [])

@@ -88,7 +88,7 @@ def test_each_load_is_on_disk_before_the_next(tmp_path: Path) -> None:
     assert document["state"] == "running"
 
 
-def test_what_is_on_disk_is_whole_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_complete_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine that fails while a file is written leaves the one before."""
     run = begin(tmp_path)
     run.add(next(SCENARIO.points(1, 1)), load())
@@ -150,7 +150,7 @@ def test_loads_leave_out_rounds_that_failed(tmp_path: Path) -> None:
     assert found == [("smoke", 1, [1]), ("smoke", 2, [1, 2])]
 
 
-def test_median_of_what_all_rounds_tell() -> None:
+def test_median_of_the_rounds() -> None:
     rounds = [measured(ttft=ttft) for ttft in (100.0, 500.0, 120.0)]
     assert runs.median(rounds, "ttft_ms.mean") == 120.0
     assert runs.median([*rounds, {**measured(), "ttft_ms": {"mean": None}}], "ttft_ms.mean") is None
@@ -284,7 +284,7 @@ def test_subject() -> None:
     assert (found["gpus"]["count"], found["gpus"]["product_name"], found["gpus"]["mig"]) == (2, "NVIDIA H200", None)
 
 
-def test_gpus_that_differ_are_told_each() -> None:
+def test_different_gpus_are_listed_each() -> None:
     assert subject(RUNS, gpus(power_limit_watts=[700.0, 600.0]))["gpus"]["power_limit_watts"] == [700.0, 600.0]
 
 
@@ -453,7 +453,7 @@ STUBBORN = (
 
 
 @pytest.mark.parametrize("parent", ["time.sleep(60)", "sys.exit(0)"], ids=["timeout", "ends by itself"])
-def test_what_it_started_ends_with_it(folder: Path, parent: str) -> None:
+def test_child_processes_end_with_the_command(folder: Path, parent: str) -> None:
     """As its workers do, which may be deaf to a request."""
     child = f"subprocess.Popen([sys.executable, '-c', {STUBBORN!r}])"
     wait = "while not (os.path.exists('b.pid') and open('b.pid').read()): time.sleep(0.01)\n"
@@ -492,7 +492,7 @@ def test_cleanup_after_a_timeout(folder: Path) -> None:
     assert (folder / "order").read_text() == "cleanup cleanup "
 
 
-def test_it_ends_where_its_folder_has_gone(folder: Path) -> None:
+def test_it_ends_if_its_folder_is_removed(folder: Path) -> None:
     """The play removes it whatever happened, and no load may stay behind."""
     start(folder, SLEEPS)
     pid = pid_of(folder)

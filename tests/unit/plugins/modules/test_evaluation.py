@@ -40,7 +40,7 @@ def recipe(gpus: int, dep: bool = False, **more: Any) -> dict[str, Any]:
     }
 
 
-# --- what is to be done -----------------------------------------------------------------------------------------------
+# --- plan -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_document_s_table(gpus: int, dep: bool, low_and_medium: tuple[int, i
         assert step["settings"] == {"max_batch_size": batch, "max_num_tokens": tokens}
 
 
-def test_a_layout_that_the_documents_do_not_have_wants_settings_of_one_s_own() -> None:
+def test_a_layout_outside_the_documents_needs_own_settings() -> None:
     (problem,) = evaluation_plan(["basic"], ["low"], recipe=recipe(2, True), table=TABLE)["problems"]
     assert "serves with DEP2" in problem
     assert "only for DEP8, DEP4, TP8, TP4" in problem
@@ -69,7 +69,7 @@ def test_a_layout_that_the_documents_do_not_have_wants_settings_of_one_s_own() -
     assert planned == {"steps": [{"efforts": ["low"], "settings": {"max_batch_size": 16}}], "problems": []}
 
 
-def test_own_settings_go_before_the_documents_and_part_efforts() -> None:
+def test_own_settings_override_the_documents_and_split_efforts() -> None:
     own = {"medium": {"max_batch_size": 7}}
     found = control.steps(["low", "medium"], recipe(8), TABLE, own)
     assert [(step["efforts"], step["settings"]["max_batch_size"]) for step in found] == [
@@ -97,13 +97,13 @@ def test_without_settings_it_is_one_step() -> None:
         ({"min_score": {"mmlu": 0.5}}, "evaluation_min_score has 'mmlu';"),
     ],
 )
-def test_what_is_no_evaluation_is_refused(asked: dict[str, Any], words: str) -> None:
+def test_invalid_evaluations_are_rejected(asked: dict[str, Any], words: str) -> None:
     given = {"names": ["basic"], "efforts": ["low"], **asked}
     (problem,) = evaluation_plan(given["names"], given["efforts"], min_score=given.get("min_score"))["problems"]
     assert problem.startswith(words)
 
 
-def test_local_copies_that_lack_are_named() -> None:
+def test_missing_local_copies_are_listed() -> None:
     (problem,) = evaluation_plan(["gpqa", "aime25", "basic"], ["low"], datasets=["aime2025-I.jsonl"])["problems"]
     assert "evaluation_datasets_dir lacks gpqa_diamond.csv, aime2025-II.jsonl." in problem
     assert evaluation_plan(["basic"], ["low"], datasets=[])["problems"] == []
@@ -120,7 +120,7 @@ def test_local_copies_that_lack_are_named() -> None:
         ({"notes": ["new"], "name": "another"}, []),
     ],
 )
-def test_an_inventory_that_asks_for_something_else_than_serves(change: dict[str, Any], named: list[str]) -> None:
+def test_an_inventory_that_differs_from_the_running_release(change: dict[str, Any], named: list[str]) -> None:
     served = recipe(8, image="example.com/release:1")
     assert control.drift(served, {**served, **change}) == named
     problems = evaluation_plan(["basic"], ["low"], recipe=served, resolved={**served, **change}, table=TABLE)[
@@ -130,7 +130,7 @@ def test_an_inventory_that_asks_for_something_else_than_serves(change: dict[str,
     assert all(name in problems[0] for name in named)
 
 
-# --- how far it is ----------------------------------------------------------------------------------------------------
+# --- progress ---------------------------------------------------------------------------------------------------------
 
 BARS = """
 gpqa, low:   0%|          | 0/1584 [00:00<?, ?it/s]
@@ -166,7 +166,7 @@ def test_progress(log: str, told: dict[str, Any], line: str) -> None:
     assert control.line(told, 12.3) == line
 
 
-# --- what it gave -----------------------------------------------------------------------------------------------------
+# --- scores -----------------------------------------------------------------------------------------------------------
 
 GOOD = {"score": 0.75, "score:std": 0.433, "answers": 100, "refused": 0, "seconds": 3.5, "chars": 12.0}
 
@@ -210,7 +210,7 @@ def result(name: str, score: float, answers: int) -> dict[str, Any]:
     return {"name": name, "effort": "low", "score": score, "answers": answers}
 
 
-def test_the_reference_leaves_what_chance_takes() -> None:
+def test_the_tolerance_of_the_reference() -> None:
     """As TensorRT-LLM's own hypothesis test has it, with alpha 0.05 and sigma 50: all 1319 questions, and a few."""
     for answers in (1319, 50):
         scale = (2 * 50.0**2 / answers) ** 0.5
@@ -236,21 +236,21 @@ def test_gates(model: str, score: float, own: dict[str, float], failed: bool) ->
     assert bool(control.failed_gates(found)) is failed
 
 
-def test_only_what_has_a_lowest_score_is_gated_and_what_fails_is_named() -> None:
+def test_gates_of_lowest_scores() -> None:
     results = [result("gpqa", 0.1, 10), result("aime25", 0.4, 10), result("aime25", 0.6, 10)]
     found = control.gates(results, {"aime25": 0.5}, REFERENCES["gpt-oss-120b"])
     assert [(gate["name"], gate["reached"]) for gate in found] == [("aime25", False), ("aime25", True)]
     assert control.failed_gates(found) == ["aime25, low: 0.4000 is below 0.5000 (evaluation_min_score)"]
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
+# --- result file ------------------------------------------------------------------------------------------------------
 
 
 def clock() -> datetime:
     return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def test_a_run_is_kept_from_its_begin_and_gone_on_with(tmp_path: Path) -> None:
+def test_a_run_is_written_from_its_start_and_continued(tmp_path: Path) -> None:
     folder = tmp_path / "a-run"
     Kept(folder, {"names": ["gpqa"]}, clock)
     read = json.loads((folder / "result.json").read_text())
@@ -361,7 +361,7 @@ def test_scores_are_read(tmp_path: Path, server: FakeOpenAI) -> None:
     assert "a-secret" not in json.dumps(answer) + json.dumps(request)
 
 
-def test_it_goes_on_between_turns(tmp_path: Path, server: FakeOpenAI) -> None:
+def test_the_tool_runs_between_polls(tmp_path: Path, server: FakeOpenAI) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.replace("{act}", "time.sleep(4)" + WRITES))
     first = call(tmp_path, server.url, turn=1)
     assert (first["finished"], first["results"], first.get("failed")) == (False, [], None)
@@ -391,7 +391,7 @@ def test_a_server_that_is_back_in_time_does_not(tmp_path: Path) -> None:
         assert len(answers) == 1
 
 
-def test_what_is_not_well_is_not_begun_with(tmp_path: Path) -> None:
+def test_an_unhealthy_endpoint_is_not_evaluated(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.replace("{act}", WRITES))
     with FakeOpenAI({"/health": [reply(503)]}) as fake:
         answer = call(tmp_path, fake.url)
@@ -412,7 +412,7 @@ def test_what_is_not_well_is_not_begun_with(tmp_path: Path) -> None:
     ],
     ids=["fails", "gives nothing", "takes too long", "is killed", "gives nonsense"],
 )
-def test_what_gives_no_score_fails(
+def test_a_run_without_score_fails(
     tmp_path: Path, server: FakeOpenAI, act: str, options: dict[str, Any], words: str
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.replace("{act}", act))
@@ -421,7 +421,7 @@ def test_what_gives_no_score_fails(
     assert words in answer["msg"]
 
 
-def test_what_nobody_waits_for_is_ended(tmp_path: Path, server: FakeOpenAI) -> None:
+def test_the_tool_ends_without_polls(tmp_path: Path, server: FakeOpenAI) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.replace("{act}", SLEEPS))
     assert call(tmp_path, server.url, turn=2, lease=3)["finished"] is False
     pid = seen(tmp_path)[2]

@@ -98,7 +98,7 @@ def test_two_results_have_their_series_in_one_chart(sweep: dict[str, Any], singl
     }
 
 
-def test_what_was_not_measured_has_no_chart(single: dict[str, Any]) -> None:
+def test_figures_without_measurement_have_no_chart(single: dict[str, Any]) -> None:
     assert charts([{**single, "points": []}], PUBLISHED) == []
     failed = [{**point, "problems": ["x"]} for point in single["points"]]
     assert charts([{**single, "points": failed}], PUBLISHED) == []

@@ -198,7 +198,7 @@ def test_two_rounds_can_be_compared_only_roughly() -> None:
     assert verdicts(rounds(1.5, 1.52), rounds(1, 1.02))["ttft_ms.p99"] == "within noise"
 
 
-def test_the_loads_of_a_scenario_are_told_as_one_too() -> None:
+def test_the_loads_of_a_scenario_together() -> None:
     def loads(factor: float) -> list[dict[str, Any]]:
         noise = random.Random(round(factor * 100))
         return [
@@ -238,7 +238,7 @@ def test_loads_that_only_one_has() -> None:
     assert len(compare(document(rounds(1, 1), scenarios=[more]), run)["loads"]) == 1
 
 
-def test_differences_of_what_they_ran_on() -> None:
+def test_differences_of_the_systems_under_test() -> None:
     one = {"driver": "580.1", "gpus": {"count": 8, "power_limit_watts": 700}, "sources": {"x": "one"}}
     two = {**one, "driver": "575.2", "sources": {"x": "two"}}
     capped = {**one, "gpus": {"count": 8, "power_limit_watts": 500}}

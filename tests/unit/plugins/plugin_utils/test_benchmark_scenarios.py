@@ -67,7 +67,7 @@ def test_h100_template_is_its_load() -> None:
     assert (point["requests"], point["concurrency"], point["input_tokens"]) == (150, 16, 4000)
 
 
-def test_low_latency_goes_to_the_blog_s_users() -> None:
+def test_low_latency_has_the_blog_s_users() -> None:
     assert one("low_latency").concurrency == (1, 2, 4, 8, 16)
 
 
