@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Puts the loads of a benchmark on an endpoint, keeps each result at once, and tells how far it is."""
+"""Run the loads of a benchmark, write each result at once, and show the progress."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import slo
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.published import missed
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Run
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario, ScenarioError, choose
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark import slo
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.published import missed
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Run
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import Scenario, ScenarioError, choose
 
 MODULE = "trtllm.fleet.benchmark_load"
-# A look costs the machine with the load about 0.3 CPU seconds.
+# Seconds; a poll costs the load host about 0.3 s of CPU time.
 TURN = 10.0
 
 
 class LoadFailed(Exception):
-    """A load has no result; it carries what its module returned."""
+    """A load without a result; ``result`` is that of its module."""
 
     def __init__(self, result: Mapping[str, Any]) -> None:
         super().__init__(result.get("msg", "no answer"))
@@ -32,7 +32,7 @@ class LoadFailed(Exception):
 
 
 class ActionModule(ActionBase):
-    """Scenario after scenario, load after load; the module of each runs where the task is delegated to."""
+    """Runs one load after the other with the module, on the host that the task is delegated to."""
 
     _VALID_ARGS = frozenset(
         (
@@ -85,11 +85,11 @@ class ActionModule(ActionBase):
         result.update(changed=True, path=str(run.folder))
         if failed:
             reasons = "\n".join(run.document["problems"])
-            return {**result, "failed": True, "msg": f"{reasons}\nWhat was measured is in {run.folder}."}
+            return {**result, "failed": True, "msg": f"{reasons}\nThe results are in {run.folder}."}
         return {**result, "plan": plan, "result": run.document}
 
     def _run_scenario(self, run: Run, scenario: Scenario, title: str) -> None:
-        """All loads of a scenario, up to the first number of users that misses the objectives or loses requests."""
+        """Run a scenario up to the first load that misses the objectives or fails requests."""
         repeat, objectives = run.document["repeat"], run.document["slo"]
         points = list(scenario.points(repeat, run.seed))
         rounds = []
@@ -98,7 +98,7 @@ class ActionModule(ActionBase):
             load = f"{title}, load {number} of {len(points)} ({users})"
             measured = self._load(run, point, load)
             rounds.append(run.add(point, measured))
-            # Whoever reads this, and ends the run, has it.
+            # After it was written, so that an interrupted run keeps it.
             self._say(load, figures(measured["measured"], measured["problems"]))
             if measured["problems"]:
                 return
@@ -109,7 +109,7 @@ class ActionModule(ActionBase):
                 rounds = []
 
     def _load(self, run: Run, point: Mapping[str, Any], title: str) -> dict[str, Any]:
-        """One load to its end. Raises LoadFailed."""
+        """Run a load to its end. Raises LoadFailed."""
         asked, load = self._task.args, self._task.args["load"]
         options = {name: point[name] for name in point if name not in ("scenario", "round")}
         folder = f"{load['directory']}/{run.name}/{point['scenario']}-{point['concurrency']}-{point['round']}"
@@ -142,7 +142,7 @@ class ActionModule(ActionBase):
 
 
 def describe(scenario: Scenario, repeat: int) -> str:
-    """A scenario in one sentence."""
+    """Describe a scenario in a sentence."""
     users = ", ".join(str(count) for count in scenario.concurrency)
     requests = sum(point["requests"] + point["warm_up"] for point in scenario.points(repeat, 0))
     return (
@@ -152,7 +152,7 @@ def describe(scenario: Scenario, repeat: int) -> str:
 
 
 class Pace:
-    """How fast a load goes, by what it tells from time to time."""
+    """Rate of a load's requests between polls."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -160,11 +160,11 @@ class Pace:
         self._first: tuple[str, float, int] | None = None
 
     def seconds(self) -> float:
-        """Since the start."""
+        """Return the seconds since the start."""
         return self._clock() - self._began
 
     def rate(self, phase: str, done: int) -> float | None:
-        """Requests a second since the first look at this phase; None at that look, and while nothing is done."""
+        """Return the requests/s since the first poll of this phase, None before the first request after it."""
         now = self._clock()
         if self._first is None or self._first[0] != phase:
             self._first = (phase, now, done)
@@ -173,7 +173,7 @@ class Pace:
 
 
 def line(progress: Mapping[str, Any], pace: Pace, output_tokens: int) -> str:
-    """How far a load is, for people. ``output_tokens`` are those of each request."""
+    """Return a line of progress. ``output_tokens`` are those of each request."""
     if not progress:
         return f"starting, {pace.seconds():.0f} s"
     done, total = progress["done"], progress["total"]
@@ -183,7 +183,7 @@ def line(progress: Mapping[str, Any], pace: Pace, output_tokens: int) -> str:
 
 
 def figures(measured: Mapping[str, Any], problems: Sequence[str]) -> str:
-    """The figures that somebody who watches wants."""
+    """Return a line with the main figures of a load."""
     return ", ".join([*_figures(measured), *problems])
 
 
@@ -191,8 +191,8 @@ def _figures(measured: Mapping[str, Any]) -> Iterator[str]:
     rates = measured["throughput"]
     for rate, unit in (
         (rates["output_tokens_per_second"], "tokens/s"),
-        (rates["output_tokens_per_second_per_gpu"], "tokens/s and GPU"),
-        (rates["output_tokens_per_second_per_user"], "tokens/s and user"),
+        (rates["output_tokens_per_second_per_gpu"], "tokens/s per GPU"),
+        (rates["output_tokens_per_second_per_user"], "tokens/s per user"),
     ):
         if rate is not None:
             yield f"{rate:,.5g} {unit}"

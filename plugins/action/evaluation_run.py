@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Evaluates in turns, tells how far it is, and keeps each result at once on the control machine."""
+"""Run evaluations in short polls, show the progress, and write each result on the control node."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import Kept, failed_gates, gates, line, now
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.evaluation import Kept, failed_gates, gates, line, now
 
 MODULE = "trtllm.fleet.evaluation_run"
-# A look costs the machine with the load about 0.3 CPU seconds.
+# Seconds; a poll costs the load host about 0.3 s of CPU time.
 TURN = 10.0
 
 
 class ActionModule(ActionBase):
-    """The module in turns for ``hold`` seconds, or to its end, so that between two such tasks others have their turn.
+    """Polls the module until the evaluations end or ``hold`` seconds are over, so that other tasks can run between.
 
-    ``folder`` is where the result is kept and ``about`` what it says from its begin on. With ``problem`` the result is
-    ended with that, and nothing is evaluated.
+    ``folder`` is the directory of the result and ``about`` its first content. ``problem`` ends the result as failed
+    without an evaluation.
     """
 
     _VALID_ARGS = frozenset(("about", "folder", "hold", "load", "min_score", "problem", "references", "settings"))
@@ -73,7 +73,7 @@ class ActionModule(ActionBase):
 
 
 def figure(result: dict[str, Any]) -> str:
-    """A score for people."""
+    """Format a score."""
     error = result["standard_error"]
     around = "" if error is None else f" ± {error:.4f}"
     return f"score {result['score']:.4f}{around} from {result['answers']} answers in {result['seconds']:.0f} s"

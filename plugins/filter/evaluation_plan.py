@@ -6,13 +6,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: evaluation_plan
-short_description: Tell which evaluations run with which server settings
+short_description: Return the steps of an evaluation with their server settings
 version_added: 0.1.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:
-  - From the evaluations and efforts that are asked for, and the recipe that a host serves with, makes steps of efforts
-    that need the same engine options, and tells what is in the way.
+  - Groups efforts that need the same engine options into steps, and validates the evaluation.
 options:
   _input:
     description: Names of evaluations.
@@ -29,10 +28,10 @@ options:
     type: dict
     default: {}
   recipe:
-    description: What the host serves, as C(release.json) says it. V(null) applies no settings.
+    description: Recipe of the running release, as in C(release.json). V(null) applies no settings.
     type: dict
   resolved:
-    description: What the inventory asks for.
+    description: Recipe of the inventory.
     type: dict
   table:
     description: The documents' settings, as rows of C(efforts), C(layouts) and C(settings).
@@ -40,11 +39,11 @@ options:
     elements: dict
     default: []
   own:
-    description: Settings by effort that go before those.
+    description: Settings by effort that override O(table).
     type: dict
     default: {}
   datasets:
-    description: Names of the files that there are as local copies of data sets. V(null) where they are downloaded.
+    description: Names of the copied data set files. V(null) if data sets are downloaded.
     type: list
     elements: str
 """
@@ -58,7 +57,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: The steps, each with C(efforts) and C(settings), and the C(problems), sentences.
+  description: The steps, each with C(efforts) and C(settings), and the C(problems).
   type: dict
   sample:
     steps:
@@ -66,47 +65,14 @@ _value:
     problems: []
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils import evaluation
-
-
-def evaluation_plan(
-    names: Sequence[str],
-    efforts: Sequence[str],
-    min_score: Mapping[str, Any] | None = None,
-    recipe: Mapping[str, Any] | None = None,
-    resolved: Mapping[str, Any] | None = None,
-    table: Sequence[Mapping[str, Any]] = (),
-    own: Mapping[str, Any] | None = None,
-    datasets: Sequence[str] | None = None,
-) -> dict[str, Any]:
-    """Steps and problems; the filter's documentation says more."""
-    problems = list(evaluation.problems(names, efforts, min_score or {}))
-    steps: list[dict[str, Any]] = [{"efforts": list(efforts), "settings": {}}]
-    if problems:
-        return {"steps": steps, "problems": problems}
-    if datasets is not None and (lacking := evaluation.missing(names, datasets)):
-        problems.append(
-            f"evaluation_datasets_dir has no {', '.join(lacking)}. docs/how-to/evaluate.md says where they come from."
-        )
-    if recipe:
-        changed = evaluation.drift(recipe, resolved or recipe)
-        if changed:
-            problems.append(
-                f"The inventory asks for another {', '.join(changed)} than the host serves with. Run site.yml or"
-                " rollout.yml first, or set evaluation_apply_settings to false, which evaluates what serves as it is."
-            )
-        try:
-            steps = evaluation.steps(efforts, recipe, table, own or {})
-        except evaluation.EvaluationError as error:
-            problems.append(str(error))
-    return {"steps": steps, "problems": problems}
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.evaluation import plan
 
 
 class FilterModule:
     """The filter of this file."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        return {"evaluation_plan": evaluation_plan}
+        return {"evaluation_plan": plan}

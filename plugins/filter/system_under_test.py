@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: system_under_test
-short_description: Tell what a benchmark of a host runs on
+short_description: Describe the system under test of a benchmark
 version_added: 0.1.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:
-  - Puts together what has to be the same for two results to be compared. That is release, recipe with the source of
-    each value, image by digest, model and revision, driver, GPUs with clocks and power limit.
+  - Returns what two results must have in common to be comparable. That is release, recipe with the source of each
+    value, image by digest, model and revision, driver, GPUs with clocks and power limit.
 options:
   _input:
     description: Result of M(trtllm.fleet.host_release_info) of a host.
@@ -32,7 +32,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: What it runs on; what nobody told is V(null).
+  description: The system under test; an unknown value is V(null).
   type: dict
   sample: {release: 3f786850e387, recipe: gpt-oss-120b-h200x8-low_latency, driver: 580.159.04}
 """
@@ -40,7 +40,7 @@ _value:
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.system_under_test import subject
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.system_under_test import subject
 
 
 class FilterModule:

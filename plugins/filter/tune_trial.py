@@ -6,29 +6,28 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: tune_trial
-short_description: Keep what a variation of a recipe gave
+short_description: Return the score of a recipe's variation
 version_added: 0.1.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:
-  - Scores the result of a benchmark. One with a problem has no score.
+  - Scores the result of a benchmark. A result with a problem has no score.
 options:
   _input:
-    description: The variation, as P(trtllm.fleet.tune_step#filter) has it as C(choice).
+    description: The variation, as P(trtllm.fleet.tune_search#filter) returns it in C(next.choice).
     type: dict
     required: true
   wanted:
-    description: What it sets.
+    description: The variables of the variation.
     type: dict
     required: true
   result:
     description:
-      - Result of M(trtllm.fleet.benchmark_run), or what kept it from coming about as C(problem), and C(seconds) that
-        the trial took.
+      - Result of M(trtllm.fleet.benchmark_run), or the error as C(problem), with the C(seconds) of the trial.
     type: dict
     required: true
   objective:
-    description: The throughput that is the score, of the best load that meets the objectives.
+    description: The throughput of the best load that meets the objectives, which is the score.
     type: str
     required: true
 """
@@ -36,7 +35,7 @@ options:
 EXAMPLES = r"""
 - name: Record the measurement
   ansible.builtin.set_fact:
-    trials: "{{ trials + [step.choice | trtllm.fleet.tune_trial(step.variables, measured, objective)] }}"
+    trials: "{{ trials + [search.next.choice | trtllm.fleet.tune_trial(search.next.variables, measured, objective)] }}"
   vars:
     objective: output_tokens_per_second_per_gpu
 """

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: benchmark_load
-short_description: Put one load on an OpenAI-compatible endpoint, and measure
+short_description: Measure one load on an OpenAI-compatible endpoint
 version_added: 0.1.0
 description:
-  - Runs a load generator on this host once, with one number of requests at once, and reads what it measured into one
-    form, whichever it was.
+  - Runs a load generator on this host at one concurrency, and returns the result in the same form for each tool.
   - The tools are NVIDIA's C(aiperf), and TensorRT-LLM's C(benchmark_serving) in a container of the engine's image.
-  - It runs apart from the connection. The module starts it, and called again with the same O(directory) and O(turn)
-    tells how far it is. One that nobody has asked for during O(lease) seconds is ended, so that no load stays behind
-    when the control machine has gone.
-  - "The play most often has M(trtllm.fleet.benchmark_run) call it."
+  - The tool runs in the background. The first call starts it; further calls with the same O(directory) return the
+    progress after O(turn) seconds. Without a call for O(lease) seconds the tool is ended, so that no load remains
+    when the control node is lost.
+  - M(trtllm.fleet.benchmark_run) calls this module.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 extends_documentation_fragment:
@@ -38,45 +37,44 @@ options:
     choices: [aiperf, benchmark_serving]
     required: true
   base_urls:
-    description: Where the endpoint is, without C(/v1). Several take turns, with O(tool=aiperf).
+    description: Addresses of the endpoint without C(/v1). O(tool=aiperf) uses several in turn.
     type: list
     elements: str
     required: true
   tokenizer:
-    description: The directory of the model's tokenizer on this host. Nothing is downloaded.
+    description: Directory of the model's tokenizer on this host. Nothing is downloaded.
     type: path
     required: true
   aiperf:
-    description: The program, for O(tool=aiperf).
+    description: Path of the program, for O(tool=aiperf).
     type: path
     default: /opt/trtllm-fleet/aiperf/bin/aiperf
   image:
-    description: The engine's image, which is on this host, for O(tool=benchmark_serving).
+    description: The engine's image on this host, for O(tool=benchmark_serving).
     type: str
     default: ''
   container_options:
     description:
-      - Options of C(docker run), word by word, that give the container GPUs, as filter
-        P(trtllm.fleet.container_options#filter) has them. TensorRT-LLM cannot be imported without one; the load uses
-        none.
+      - Options of C(docker run) that give the container GPUs, as P(trtllm.fleet.container_options#filter) returns them.
+        TensorRT-LLM cannot be imported without a GPU; the load does not use it.
     type: list
     elements: str
     default: []
   endpoint:
-    description: Which API is asked.
+    description: API of the requests.
     type: str
     choices: [chat, completions]
     default: chat
   concurrency:
-    description: Requests at once.
+    description: Concurrent requests.
     type: int
     required: true
   requests:
-    description: Requests in all.
+    description: Number of requests.
     type: int
     required: true
   warm_up:
-    description: Requests before that, which are not measured. With O(tool=benchmark_serving) there are none.
+    description: Requests before the measured ones. O(tool=benchmark_serving) has none.
     type: int
     default: 0
   input_tokens:
@@ -84,33 +82,33 @@ options:
     type: int
     required: true
   output_tokens:
-    description: Tokens of each answer, no more and, with O(fixed_length), no fewer.
+    description: Maximum tokens of each answer; with O(fixed_length) also the minimum.
     type: int
     required: true
   fixed_length:
-    description: Ask for exactly as many, with C(ignore_eos) and C(min_tokens), which not every server knows.
+    description: Request exactly O(output_tokens) with C(ignore_eos) and C(min_tokens), which some servers reject.
     type: bool
     default: true
   entries:
-    description: Prompts that differ from each other. More requests take them in turns.
+    description: Number of different prompts. More requests repeat them.
     type: int
     default: 100
   seed:
-    description: Of the random prompts, so that two runs ask the same.
+    description: Seed of the random prompts.
     type: int
     default: 100
   gpus:
-    description: GPUs behind the endpoint, to tell tokens a second and GPU, which no tool does; V(0) leaves it out.
+    description: Number of GPUs behind the endpoint, for tokens/s per GPU; V(0) omits that figure.
     type: int
     default: 0
   limits:
     description:
-      - Milliseconds that a request may take to count as good, by C(ttft_ms), C(tpot_ms), C(e2e_ms). With any the tool
-        tells the goodput, which is good requests a second.
+      - Limits of a good request in milliseconds, by C(ttft_ms), C(tpot_ms), C(e2e_ms). With any of them the tool
+        measures the goodput, the good requests/s.
     type: dict
     default: {}
   timeout:
-    description: Seconds after which the tool is ended.
+    description: Maximum seconds of the tool.
     type: float
     default: 7200
 """
@@ -135,64 +133,64 @@ EXAMPLES = r"""
 
 RETURN = r"""
 finished:
-  description: Whether the tool has ended. False after O(turn) seconds.
+  description: Whether the tool has ended.
   returned: always
   type: bool
   sample: true
 progress:
-  description: How far it is, C(phase) (C(warm-up) or C(load)), C(done) of C(total) requests; empty before the first.
+  description: C(phase) (C(warm-up) or C(load)) and C(done) of C(total) requests; empty before the first.
   returned: success
   type: dict
   sample: {phase: load, done: 96, total: 150}
 measured:
-  description: What was measured, as in the result files.
+  description: The measurement, as in the result files.
   returned: when finished
   type: dict
   contains:
     requests:
-      description: How many were asked, answered and failed.
+      description: Number of requests sent, answered and failed.
       type: dict
       sample: {asked: 150, answered: 150, failed: 0}
     errors:
-      description: How many failed for each reason, where the tool tells.
+      description: Number of failed requests by error, if the tool has it.
       type: dict
       sample: {}
     seconds:
-      description: How long it took, without the warm-up.
+      description: Duration without the warm-up.
       type: float
       sample: 31.118
     tokens:
-      description: Of the requests that were answered, all together.
+      description: Total tokens of the answered requests.
       type: dict
       sample: {input: 600000, output: 38400}
     throughput:
-      description: What follows from these. Tokens a second and user is the pace of an answer that has begun.
+      description: Rates. Tokens/s per user is the speed of an answer after its first token.
       type: dict
       sample: {requests_per_second: 4.8203, output_tokens_per_second: 1234.0}
     ttft_ms:
-      description: Time to the first token.
+      description: Time to first token.
       type: dict
       sample: {mean: 210.31, std: 30.2, min: 120.0, max: 310.1, p50: 205.6, p90: 251.0, p95: 270.3, p99: 301.9}
     tpot_ms:
-      description: Time for each further token of a request, its mean.
+      description: Mean time per output token of a request.
       type: dict
       sample: {mean: 9.1, p50: 9.0, p99: 11.2}
     itl_ms:
-      description: The gap between two pieces of a stream.
+      description: Time between two pieces of a stream.
       type: dict
       sample: {mean: 9.1, p50: 8.8, p99: 30.4}
     e2e_ms:
-      description: The whole request.
+      description: Time of the whole request.
       type: dict
       sample: {mean: 2530.1, p50: 2511.0, p99: 2950.7}
 problems:
-  description: Why it does not count, such as requests that failed; empty where it does.
+  description: Reasons why the result does not count, such as failed requests.
   returned: when finished
   type: list
   elements: str
   sample: []
 version:
-  description: Version of the tool; of C(benchmark_serving) the image that it is part of.
+  description: Version of the tool; for C(benchmark_serving) the image.
   returned: when finished
   type: str
   sample: 0.13.0
@@ -220,7 +218,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.measured im
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 
 TOOLS = {"aiperf": aiperf, "benchmark_serving": benchmark_serving}
-LOG_LINES = 30  # of a tool that failed
+LOG_LINES = 30  # of a failed tool
 
 
 def begin(given: dict[str, Any], point: dict[str, Any], folder: Path) -> None:
@@ -296,7 +294,7 @@ def main() -> None:
         measured, raw = tool.read(folder, point)
     except ToolError as error:
         module.fail_json(
-            msg="\n".join([f"{error} ({given['tool']} {background_command.describe(end)}). It said last:", *tail]),
+            msg="\n".join([f"{error} ({given['tool']} {background_command.describe(end)}). Last output:", *tail]),
             finished=True,
             progress=progress,
         )

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: benchmark_run
-short_description: Measure an endpoint by scenarios, and keep the results
+short_description: Measure an endpoint by scenarios and write the results
 version_added: 0.1.0
 description:
-  - Puts the loads of O(scenarios) on an endpoint, one after the other, with M(trtllm.fleet.benchmark_load) on the host
-    of the task, and shows how far it is.
-  - Each result is written on the control machine as soon as it is there, so a run that is broken off keeps what it had.
-  - A scenario ends at the first number of users that loses a request, or misses O(slo) by the median of the rounds.
-  - It fails where a request failed, or the tool did. What is missed of the objectives is returned, and no failure.
+  - Runs the loads of O(scenarios) one after the other with M(trtllm.fleet.benchmark_load) on the host of the task, and
+    shows the progress.
+  - Writes each result on the control node at once, so that an interrupted run keeps its results.
+  - A scenario ends at the first concurrency that fails a request, or misses O(slo) by the median of the rounds.
+  - Fails if a request or the tool failed. Missed objectives are returned and do not fail the task.
   - Role P(trtllm.fleet.benchmark#role) runs it.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
@@ -34,7 +34,7 @@ attributes:
     details: Writes the results on the control node.
 options:
   scenarios:
-    description: Names of scenarios, in their order.
+    description: Names of scenarios in their order.
     type: list
     elements: str
     required: true
@@ -43,11 +43,11 @@ options:
     type: dict
     required: true
   scenario_options:
-    description: By scenario what differs from it; under a name that O(table) does not have another scenario.
+    description: Changed values by scenario. A name that O(table) does not have is a new scenario.
     type: dict
     default: {}
   repeat:
-    description: Rounds of each load.
+    description: Number of rounds of each load.
     type: int
     required: true
   slo:
@@ -55,7 +55,7 @@ options:
     type: dict
     default: {}
   min_users:
-    description: Users at once for whom O(slo) has to be met.
+    description: Concurrency at which O(slo) must be met.
     type: int
     default: 1
   published:
@@ -64,25 +64,25 @@ options:
     elements: dict
     default: []
   published_share:
-    description: The part of the published tokens a second and GPU that has to be reached; V(0) for none.
+    description: Fraction of the published tokens/s per GPU that must be reached; V(0) for none.
     type: float
     default: 0
   target:
     description:
-      - The endpoint, C(name), C(kind), C(base_urls), C(model), C(gpus), C(load_from), C(note). It is kept as it is.
+      - The endpoint as C(name), C(kind), C(base_urls), C(model), C(gpus), C(load_from), C(note), copied to the result.
     type: dict
     required: true
   ran_on:
-    description: What it runs on, by host, as P(trtllm.fleet.system_under_test#filter) makes it. It is kept as it is.
+    description: Systems by host, as P(trtllm.fleet.system_under_test#filter) returns them, copied to the result.
     type: dict
     default: {}
   results_dir:
-    description: Directory on the control machine for the results.
+    description: Directory on the control node for the results.
     type: path
     required: true
   load:
     description:
-      - Options of M(trtllm.fleet.benchmark_load) that are the same for all loads. C(directory) is one that is there.
+      - Options of M(trtllm.fleet.benchmark_load) for all loads. C(directory) must exist.
     type: dict
     required: true
 """
@@ -108,23 +108,23 @@ EXAMPLES = r"""
 
 RETURN = r"""
 path:
-  description: Directory with the result on the control machine.
-  returned: when something was asked
+  description: Directory of the result on the control node.
+  returned: not in check mode
   type: str
   sample: /srv/benchmark-results/20261123T165309Z-gpu1
 result:
-  description: The result, as C(result.json) has it there.
+  description: The content of C(result.json).
   returned: success, not in check mode
   type: dict
   sample: {schema: 1, state: complete, problems: []}
 missed:
-  description: Which objectives are missed, in sentences.
-  returned: when something was asked
+  description: The missed objectives.
+  returned: not in check mode
   type: list
   elements: str
   sample: ["chat, 16 at once: ttft_ms.p99 is 2310, above 2000"]
 plan:
-  description: Each scenario in a sentence.
+  description: A description of each scenario.
   returned: success
   type: list
   elements: str

@@ -11,13 +11,11 @@ short_description: Evaluate the accuracy of an OpenAI-compatible endpoint
 version_added: 0.1.0
 description:
   - Runs evaluations of OpenAI's C(gpt_oss.evals), and GSM8K with its sampler, against an endpoint, and reads scores.
-  - They run apart from the connection. The module starts them, and called again with the same O(directory) tells how
-    far they are after O(turn) seconds. What nobody has asked for during O(lease) seconds is ended.
-  - It ends within O(patience) seconds where the endpoint dies, though the tool itself would try again for ever.
-    C(/health) is asked all the time, and a request that the endpoint keeps refusing ends it as well, as one with a
-    wrong key.
-  - As a task it has an action of its own, which shows a line of progress for each turn, and keeps all results in a file
-    on the control machine at once.
+  - The tool runs in the background. The first call starts it; further calls with the same O(directory) return the
+    progress after O(turn) seconds. Without a call for O(lease) seconds the tool is ended.
+  - The module queries C(/health) and ends the tool when the endpoint is unhealthy for O(patience) seconds; the tool
+    itself retries forever. Requests that the endpoint rejects for that time end it, too, such as with a wrong key.
+  - The action of the same name shows the progress of each call and writes all results on the control node.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 extends_documentation_fragment:
@@ -34,15 +32,15 @@ attributes:
     details: Each run evaluates again.
 options:
   python:
-    description: Python of the environment that the tool is installed in.
+    description: Python of the tool's virtual environment.
     type: path
     required: true
   program:
-    description: Path of C(evaluate.py), which is in role P(trtllm.fleet.evaluation#role).
+    description: Path of C(evaluate.py) of role P(trtllm.fleet.evaluation#role).
     type: path
     required: true
   base_url:
-    description: Where the endpoint is, without C(/v1).
+    description: Address of the endpoint without C(/v1).
     type: str
     required: true
   names:
@@ -56,31 +54,31 @@ options:
     elements: str
     required: true
   examples:
-    description: How many questions of each evaluation are asked, drawn once and for all. V(0) is all of them.
+    description: Number of questions of each evaluation, always the same ones. V(0) is all.
     type: int
     default: 0
   repeats:
-    description: How often V(gpqa) and V(aime25) ask each question. With O(examples) it is once.
+    description: How often V(gpqa) and V(aime25) repeat each question. With O(examples) it is once.
     type: int
     default: 8
   threads:
-    description: How many requests are made at once, at most.
+    description: Maximum number of concurrent requests.
     type: int
     default: 1584
   max_tokens:
-    description: Tokens that an answer may have, reasoning included. Of V(gsm8k) it is 8192 at most.
+    description: Maximum tokens of an answer with its reasoning; at most 8192 for V(gsm8k).
     type: int
     default: 131072
   data:
-    description: Directory with local copies of the data sets. Without, they are downloaded.
+    description: Directory with copies of the data sets. Empty downloads them.
     type: path
     default: ''
   timeout:
-    description: Seconds after which it is ended in any case.
+    description: Maximum seconds of the tool.
     type: float
     default: 21600
   patience:
-    description: Seconds that the endpoint may be unwell.
+    description: Seconds that the endpoint may be unhealthy.
     type: float
     default: 120
 """
@@ -99,17 +97,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 finished:
-  description: Whether all of them are done. If not, call it again.
+  description: Whether all evaluations have ended. If not, call the module again.
   returned: always
   type: bool
   sample: true
 progress:
-  description: How far it is, and what a request failed with that is tried again; empty before the first request.
+  description: Progress, and the error of a request that is retried; empty before the first request.
   returned: always
   type: dict
   sample: {name: gpqa, effort: low, done: 24, total: 1584, trouble: ''}
 results:
-  description: What is done, with the files that the tool wrote in RV(directory).
+  description: Scores with the names of the tool's files in RV(directory).
   returned: always
   type: list
   elements: dict
@@ -124,7 +122,7 @@ results:
       seconds: 812.4
       files: [gpqa-low.json, gpqa-low.html, gpqa-low_allresults.json]
 directory:
-  description: Where these files are.
+  description: Directory of these files.
   returned: always
   type: str
   sample: /var/tmp/evaluation/1
@@ -144,9 +142,9 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import Eva
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import Client, Deadline, EndpointError, HttpError
 
-# What the program reads; its names are those of the options.
+# Options that the program reads.
 REQUEST = ("base_url", "model", "names", "efforts", "examples", "repeats", "threads", "max_tokens", "patience", "data")
-# Its time is when the endpoint was well last.
+# A file that was modified when the endpoint was last healthy.
 WELL = "well"
 ASK_SECONDS = 2.0
 HEALTH_SECONDS = 10.0
@@ -154,7 +152,7 @@ LOG_LINES = 15
 
 
 def unwell(given: dict[str, Any]) -> str:
-    """Why the endpoint is not well; empty when it is. Raises ValueError for an address that cannot be asked."""
+    """Return why the endpoint is unhealthy, empty if it is healthy. Raises ValueError for an invalid address."""
     client = Client(given["base_url"], ca_file=given["ca_path"])
     try:
         answer = client.get("/health", Deadline(HEALTH_SECONDS))
@@ -166,14 +164,16 @@ def unwell(given: dict[str, Any]) -> str:
 
 
 def begin(given: dict[str, Any], folder: Path) -> None:
-    """Start the program in ``folder``. Raises OSError, and EvaluationError where the endpoint is not well."""
+    """Start the program in ``folder``. Raises OSError, and EvaluationError if the endpoint is unhealthy."""
     if problem := unwell(given):
-        raise EvaluationError(f"Nothing was evaluated, as the endpoint is not well. {problem}")
+        raise EvaluationError(
+            f"The endpoint is unhealthy; evaluation needs a healthy endpoint. Run verify.yml. {problem}"
+        )
     folder.mkdir(parents=True, mode=0o700)
     request = {name: given[name] for name in REQUEST}
     write_file(folder / "request.json", json.dumps(request, indent=2), 0o600)
     (folder / WELL).touch()
-    # The tool's client wants a key, whether the endpoint does or not.
+    # The tool's client needs a key even if the endpoint does not.
     environment = {"OPENAI_API_KEY": given["api_key"] or "none", "PYTHONUNBUFFERED": "1"}
     if given["ca_path"]:
         environment["SSL_CERT_FILE"] = given["ca_path"]
@@ -182,7 +182,7 @@ def begin(given: dict[str, Any], folder: Path) -> None:
 
 
 def turn(given: dict[str, Any], folder: Path) -> tuple[background_command.End | None, str]:
-    """Watch it for a turn: how it ended, None while it runs, and the last of its output. Raises EvaluationError."""
+    """Poll for a turn. Return the end, None while it runs, and the last output. Raises EvaluationError."""
     deadline = time.monotonic() + given["turn"]
     end, log = background_command.look(folder)
     while end is None and time.monotonic() < deadline:
@@ -193,8 +193,8 @@ def turn(given: dict[str, Any], folder: Path) -> tuple[background_command.End | 
         elif time.time() - (folder / WELL).stat().st_mtime > given["patience"]:
             evaluation.end(folder)
             raise EvaluationError(
-                f"The endpoint has not been well for {given['patience']:g} s (evaluation_unhealthy_timeout), so the"
-                f" evaluation was ended. {problem}"
+                f"The endpoint was unhealthy for {given['patience']:g} s (evaluation_unhealthy_timeout); the evaluation"
+                f" was ended. {problem}"
             )
         end, log = background_command.look(folder)
     return end, log
@@ -236,7 +236,7 @@ def main() -> None:
         if end is not None and (lacking or end.rc):
             tail = [line for line in log.splitlines() if line.strip()][-LOG_LINES:]
             raise EvaluationError(
-                "\n".join([f"The evaluation {background_command.describe(end)}. It said last:", *tail])
+                "\n".join([f"The evaluation {background_command.describe(end)}. Last output:", *tail])
             )
     except (EvaluationError, OSError, ValueError) as error:
         module.fail_json(msg=str(error), **{**told, "finished": True})

@@ -1,16 +1,16 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which variation of a recipe is tried next, and what came out: one dimension after the other, from the best so far."""
+"""Search the best variation of a recipe, one dimension after the other from the best so far."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import slo
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import loads, median
 from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark import slo
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import loads, median
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import merge
 
 # The variables of role serving_recipe that a variation may set, without their prefix.
@@ -18,12 +18,12 @@ VARIABLES = ("engine_options", "gpus_per_instance", "use_case", "environment")
 OBJECTIVES = ("output_tokens_per_second_per_gpu", "output_tokens_per_second_per_user", "output_tokens_per_second")
 
 Space = Mapping[str, Sequence[Mapping[str, Any]]]
-Choice = dict[str, int]  # by dimension, which of its values; one that is not there is as the inventory has it
+Choice = dict[str, int]  # the index of a value by dimension; other dimensions are as in the inventory
 Trial = Mapping[str, Any]  # choice, variables, score (None where it could not be measured), seconds, problem, points
 
 
 def problems(space: Any) -> Iterator[str]:
-    """Why this is no space to search."""
+    """Yield the errors of a search space."""
     if not isinstance(space, Mapping) or not space:
         yield f"tune_space is {space!r}; it must have dimensions by name, each a list of variations."
         return
@@ -41,7 +41,7 @@ def problems(space: Any) -> Iterator[str]:
 
 
 def score(document: Mapping[str, Any], objective: str) -> float | None:
-    """The best figure of the loads that meet the result's objectives; None where none does."""
+    """Return the best figure of the loads that meet the objectives, None if none does."""
     rates = [
         rate
         for _scenario, _users, points in loads(document)
@@ -51,7 +51,7 @@ def score(document: Mapping[str, Any], objective: str) -> float | None:
 
 
 def points(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the Pareto set is made of: the pace of one answer, and what a GPU gives, for each load."""
+    """Return the tokens/s per user and per GPU of each load."""
     found = []
     for scenario, users, rounds in loads(document):
         user = median(rounds, "throughput.output_tokens_per_second_per_user")
@@ -62,7 +62,7 @@ def points(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def variables(space: Space, choice: Mapping[str, int]) -> dict[str, Any]:
-    """What a choice sets, the later dimensions on top."""
+    """Return the variables of a choice; later dimensions override earlier ones."""
     found: dict[str, Any] = {}
     for name in space:
         if name in choice:
@@ -71,7 +71,7 @@ def variables(space: Space, choice: Mapping[str, int]) -> dict[str, Any]:
 
 
 def best(trials: Sequence[Trial], margin: float) -> int | None:
-    """The number of the best trial; a later one is better only by more than the margin. None without a score."""
+    """Return the number of the best trial, None without a score. A later trial must lead by more than the margin."""
     found: int | None = None
     for number, trial in enumerate(trials):
         score = trial["score"]
@@ -81,18 +81,17 @@ def best(trials: Sequence[Trial], margin: float) -> int | None:
 
 
 def next_choice(space: Space, trials: Sequence[Trial], margin: float) -> Choice | None:
-    """What is tried next; None when every dimension was gone through.
+    """Return the next choice, None after the last dimension.
 
-    First what the inventory asks for, which is the empty choice. Then each dimension in its order: every value on top
-    of the best so far, which the next dimension goes on from. That finds the optimum where dimensions do not depend
-    on each other, in as many trials as there are values.
+    The first choice is empty: the inventory's recipe. Then each dimension in its order tries every value on top of the
+    best so far. If dimensions are independent, this finds the optimum in as many trials as there are values.
     """
     if not trials:
         return {}
     tried = [trial["choice"] for trial in trials]
     for place, name in enumerate(space):
         earlier = list(space)[:place]
-        # The best of those that were tried before this dimension.
+        # Trials before this dimension.
         before = [trial for trial in trials if not set(trial["choice"]) - set(earlier)]
         number = best(before, margin)
         base: Choice = dict(before[number]["choice"]) if number is not None else {}
@@ -104,7 +103,7 @@ def next_choice(space: Space, trials: Sequence[Trial], margin: float) -> Choice 
 
 
 def pareto(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """The loads of all trials than which none is better for both the user and the GPU, from the fastest for a user."""
+    """Return the loads that no other load beats in both tokens/s per user and per GPU, fastest per user first."""
     every = [{"trial": number, **point} for number, trial in enumerate(trials) for point in trial["points"]]
     return sorted(
         (one for one in every if not any(_beats(other, one) for other in every)),
@@ -117,34 +116,49 @@ def _beats(ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
     return no_worse and (ours["per_user"] > theirs["per_user"] or ours["per_gpu"] > theirs["per_gpu"])
 
 
-def step(
-    space: Space, trials: Sequence[Trial], margin: float, max_trials: int, seconds: float, budget: float
+def search(
+    space: Space,
+    trials: Sequence[Trial],
+    objective: str,
+    margin: float,
+    max_trials: int,
+    seconds: float,
+    budget: float,
 ) -> dict[str, Any]:
-    """What is done next, ``choice`` and ``variables``, or why it is over, ``done``; ``problems`` are the space's.
+    """Return the next trial or the reason why there is none, and the outcome so far.
 
-    ``seconds`` have passed of ``budget``. Nothing is begun that would not end within it, if it took as long as the
-    longest so far.
+    ``seconds`` of ``budget`` have passed. No trial starts that would end later if it took as long as the longest.
     """
     if found := list(problems(space)):
-        return {"done": "the space cannot be searched", "problems": found}
+        return {"problems": found}
     choice = next_choice(space, trials, margin)
     longest = max((trial["seconds"] for trial in trials), default=0.0)
+    done = ""
     if choice is None:
-        return {"done": f"all {len(trials)} variations were tried", "problems": []}
-    if len(trials) >= max_trials:
-        return {"done": f"{max_trials} variations were tried (tune_max_trials)", "problems": []}
-    if trials and seconds + longest > budget:
-        left = f"after {seconds:.0f} s no time was left for another of {longest:.0f} s (tune_seconds)"
-        return {"done": left, "problems": []}
-    return {"done": "", "problems": [], "choice": choice, "variables": variables(space, choice)}
+        done = f"all {len(trials)} variations were tried"
+    elif len(trials) >= max_trials:
+        done = f"{max_trials} variations were tried (tune_max_trials)"
+    elif trials and seconds + longest > budget:
+        done = f"after {seconds:.0f} s no time was left for another of {longest:.0f} s (tune_seconds)"
+    number = best(trials, margin)
+    outcome = {
+        "objective": objective,
+        "done": done,
+        "best": number,
+        "variables": dict(trials[number]["variables"]) if number is not None else {},
+        "pareto": pareto(trials),
+        "trials": [{**one, "named": named(space, one["choice"])} for one in trials],
+    }
+    ahead = {} if done or choice is None else {"choice": choice, "variables": variables(space, choice)}
+    return {"problems": [], "done": done, "next": ahead, "outcome": outcome}
 
 
 def trial(
     choice: Mapping[str, int], wanted: Mapping[str, Any], result: Mapping[str, Any], objective: str
 ) -> dict[str, Any]:
-    """A trial with the result of module benchmark_run, of which there may be none, or ``problem`` alone.
+    """Return a trial from the result of benchmark_run, which may be missing or have only a ``problem``.
 
-    One that misses the objectives with every load has no score, and what it measured still counts for the Pareto set.
+    A trial that misses the objectives with every load has no score, but its loads count for the Pareto set.
     """
     document = result.get("result") or {}
     measured = bool(document) and not document["problems"]
@@ -161,29 +175,16 @@ def trial(
     }
 
 
-def outcome(space: Space, trials: Sequence[Trial], objective: str, margin: float, done: str) -> dict[str, Any]:
-    """What came out: the ``best`` trial's number, None without any, what it sets, and the Pareto set."""
-    number = best(trials, margin)
-    return {
-        "objective": objective,
-        "done": done,
-        "best": number,
-        "variables": dict(trials[number]["variables"]) if number is not None else {},
-        "pareto": pareto(trials),
-        "trials": [{**one, "named": named(space, one["choice"])} for one in trials],
-    }
-
-
 def named(space: Space, choice: Mapping[str, int]) -> str:
-    """A choice in words: each dimension with what it sets."""
+    """Describe a choice: each dimension with its values."""
     told = [f"{name}: {', '.join(_told(space[name][choice[name]]))}" for name in space if name in choice]
-    return "; ".join(told) or "as the inventory has it"
+    return "; ".join(told) or "the inventory's recipe"
 
 
 def _told(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
     for name, value in values.items():
         if isinstance(value, Mapping):
-            # Of options and environment the names say enough.
+            # Names of options and environment are enough.
             yield from _told(value, f"{above}{name}." if above or name not in VARIABLES else above)
         else:
             yield f"{above}{name}={str(value).lower() if isinstance(value, bool) else value}"

@@ -155,7 +155,7 @@ def test_aiperf_runs_the_documents_scenarios(benchmark: Benchmark) -> None:
     assert document["ran_on"]["bench-1"]["release"] == Path(benchmark.release()).name
     assert document["ran_on"]["bench-1"]["gpus"]["power_limit_watts"] == 700
     folder = benchmark.results()[-1]
-    assert (folder / "report.html").read_text().count("<svg") >= 5
+    assert (folder / "report.html").read_text().count("data:image/svg+xml") >= 5
     assert folder.name in (folder.parent / "index.html").read_text()
 
 
@@ -252,7 +252,7 @@ def test_comparison_finds_a_slowdown_of_a_third_and_no_difference_in_a_repeat(be
             "playbooks/benchmark.yml", slower, benchmark_baseline=baseline, benchmark_margin=0.1, **steady
         )
         assert run.status != 0
-        assert "does worse than benchmark_baseline" in run.output
+        assert "is worse than benchmark_baseline" in run.output
         assert "TPOT p50" in (benchmark.results()[-1] / "comparison.html").read_text()
     finally:
         assert benchmark.play("site.yml").status == 0
@@ -343,4 +343,4 @@ def test_host_restores_its_release_after_a_killed_search(tuned: Benchmark) -> No
 def test_tuned_variables_on_the_command_line_are_rejected(tuned: Benchmark) -> None:
     run = tuned.play("playbooks/tune.yml", TUNE, serving_recipe_engine_options={"max_batch_size": 8})
     assert run.status != 0
-    assert "comes from the command line" in run.output
+    assert "The command line (-e) sets" in run.output

@@ -104,10 +104,10 @@ def test_too_small_share_of_the_published_figure_fails(measured: Measured) -> No
         "benchmark", "--limit", host, benchmark_scenario_options=published, benchmark_published_share=0.5
     )
     assert run.status != 0
-    assert "tokens/s and GPU, less than 0.5 of the" in run.output
+    assert "tokens/s per GPU, less than 0.5 of the" in run.output
     run = measured.play("benchmark", "--limit", host, benchmark_published_share=0.5)
     assert run.status != 0
-    assert "smoke: nothing was published for this model, GPU type and these lengths" in run.output
+    assert "smoke: no figure is published for this model, GPU type and these lengths" in run.output
     measured.take()
 
 

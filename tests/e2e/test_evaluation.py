@@ -150,7 +150,7 @@ def test_low_score_fails_after_the_release_is_restored(
         ({"evaluation_datasets_dir": ""}, "Put copies into a directory of the control machine"),
         ({"evaluation_load_host": "localhost"}, "which localhost cannot reach"),
         ({"evaluation_python": "/usr/bin/python2"}, "/usr/bin/python2"),
-        ({"serving_recipe_engine_options": {"max_batch_size": 64}}, "comes from the command line (-e)"),
+        ({"serving_recipe_engine_options": {"max_batch_size": 64}}, "The command line (-e) sets"),
         ({"serving_recipe_engine_options": {"max_batch_size": 8}}, "another engine_options than the host serves with"),
     ],
 )
@@ -196,11 +196,11 @@ def test_server_failure_ends_the_run(host: Fleet, untouched: str, options: dict[
     assert time.monotonic() - began < 120
     run = Run(process.returncode, output)
     assert run.status != 0
-    assert "has not been well for 15 s (evaluation_unhealthy_timeout)" in " ".join(run.output.split())
+    assert "was unhealthy for 15 s (evaluation_unhealthy_timeout)" in " ".join(run.output.split())
     assert not tool_runs(host)
     _folder, result = kept(tmp_path)
     assert result["state"] == "failed"
-    assert "has not been well" in result["problems"][0]
+    assert "was unhealthy" in result["problems"][0]
 
 
 @pytest.mark.parametrize("reboot", [False, True], ids=["no renewal", "reboot"])

@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import slo as objectives
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.measured import Measured, Spread
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Point, Run, read_run
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario, choose
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark import slo as objectives
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Point, Run, read_run
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import Scenario, choose
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 TABLE = yaml.safe_load((ROOT / "roles/benchmark/vars/main/scenarios.yml").read_text())["__benchmark_scenarios"]

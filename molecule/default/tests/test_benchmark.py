@@ -26,7 +26,7 @@ def test_both_hosts_are_measured(tmp_path):
         ran_on = result["ran_on"][name.removesuffix("-serve-0")]
         assert ran_on["digest"].startswith("sha256:")
         assert ran_on["gpus"]["count"] == 8
-        assert "<svg" in (tmp_path / result["name"] / "report.html").read_text()
+        assert "data:image/svg+xml" in (tmp_path / result["name"] / "report.html").read_text()
 
 
 def files(folder):

@@ -1,10 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVIDIA's aiperf: how it is asked, and how what it leaves is read.
-
-Written for 0.13; results of 0.2 and later are read.
-"""
+"""Run NVIDIA's aiperf 0.13 and read its results, also those of 0.2 and later."""
 
 from __future__ import annotations
 
@@ -23,20 +20,20 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.measured im
 )
 
 RESULT = "profile_export_aiperf.json"
-# A line for each request.
+# One line per request.
 REQUESTS = "profile_export.jsonl"
 CONFIGURATION = "aiperf.json"
-# By these it looks for a tokenizer's folder on the hub (0.13: "Repo id must be ...").
+# With these it looks for the tokenizer's directory on the hub (0.13: "Repo id must be ...").
 UNSET = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-# A limit of ours by its name there.
+# aiperf's names of the limits.
 LIMITS = {"ttft_ms": "time_to_first_token", "tpot_ms": "inter_token_latency", "e2e_ms": "request_latency"}
-# As the simple interface writes it, over and over on one line; from 1,000 on with commas.
+# The progress of the simple interface, repeated on one line; with commas from 1,000.
 PROGRESS = re.compile(r"(Warmup|Profiling): ([\d,]+)/([\d,]+) ")
-ERROR_LENGTH = 200  # of what a server says to a request, in characters
+ERROR_LENGTH = 200  # characters of a server's error
 
 
 def configuration(point: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The configuration file of a run; JSON is YAML. It names the variable with the key, so no process list has it."""
+    """Return the configuration file of a run. It refers to the key by its environment variable."""
     load = {"type": "concurrency", "concurrency": point["concurrency"]}
     phases = [{"name": "profiling", "kind": "profiling", **load, "requests": point["requests"]}]
     if point["warm_up"]:
@@ -51,7 +48,7 @@ def configuration(point: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                 "path": {"chat": "/v1/chat/completions", "completions": "/v1/completions"}[point["endpoint"]],
                 "streaming": True,
                 **({"api_key": "${OPENAI_API_KEY}"} if point["keyed"] else {}),
-                # Its own count of an answer that is split at other places is another one.
+                # aiperf's own count depends on where the stream is split.
                 "use_server_token_count": True,
                 "extra": {
                     "max_tokens": point["output_tokens"],
@@ -81,18 +78,18 @@ def configuration(point: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What has it keep its prompts in ``folder``, too, as it leaves theirs behind: empty, whole when killed."""
+    """Return the variables that make aiperf keep its prompts in ``folder``; it does not remove them."""
     return {"AIPERF_DATASET_MMAP_BASE_PATH": str(folder)}
 
 
 def command(program: str, folder: Path) -> list[str]:
-    """How it is started, after ``configuration`` was written to ``folder``."""
-    # Without a terminal it shows no progress, whatever the file says, unless its command line does.
+    """Return the command line; ``folder`` has the configuration."""
+    # Without a terminal only this option shows the progress, not the file's.
     return [program, "profile", "--config", str(folder / CONFIGURATION), "--ui", "simple"]
 
 
 def progress(log: str) -> dict[str, Any]:
-    """The last that its output says of how far it is; empty before the first request."""
+    """Return the last progress in the output; empty before the first request."""
     found = PROGRESS.findall(log)
     if not found:
         return {}
@@ -101,9 +98,9 @@ def progress(log: str) -> dict[str, Any]:
 
 
 def read(folder: Path, point: Mapping[str, Any]) -> tuple[Measured, dict[str, Any]]:
-    """The result, and the file that it was read from. Raises ToolError where there is none, or half of one.
+    """Return the result and the content of its file. Raises ToolError if the file is missing or incomplete.
 
-    Releases since 0.9 write none where all requests failed; what became of them is read from their own lines then.
+    aiperf 0.9 and later write no file if all requests failed; their errors are then read from the file of requests.
     """
     path = next(iter(sorted(folder.rglob(RESULT), key=lambda path: len(path.parts))), None)
     if path is None:
@@ -120,9 +117,9 @@ def read(folder: Path, point: Mapping[str, Any]) -> tuple[Measured, dict[str, An
 
 
 def parse(said: Any, point: Mapping[str, Any]) -> Measured:
-    """The result in what the file says. It ends with 0 whatever became of the requests, so they are counted."""
+    """Return the result in a file. aiperf exits with 0 even if requests failed, so count them."""
     if not isinstance(said, dict):
-        raise ToolError(f"aiperf's {RESULT} is no object")
+        raise ToolError(f"aiperf's {RESULT} is not an object")
     if said.get("was_cancelled"):
         raise ToolError("aiperf was cancelled before its last request")
     try:
@@ -136,7 +133,7 @@ def parse(said: Any, point: Mapping[str, Any]) -> Measured:
             input_tokens=_total(said, "input_sequence_length"),
             output_tokens=_total(said, "output_sequence_length"),
             ttft_ms=_spread(said, "time_to_first_token"),
-            # What others call the time for each output token: of each request, its mean.
+            # Per request the mean, which other tools call TPOT.
             tpot_ms=_spread(said, "inter_token_latency"),
             itl_ms=_spread(said, "inter_chunk_latency"),
             e2e_ms=_spread(said, "request_latency"),
@@ -144,11 +141,11 @@ def parse(said: Any, point: Mapping[str, Any]) -> Measured:
             errors=_errors(said.get("error_summary") or []),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ToolError(f"aiperf's {RESULT} is not of a form that is known: {error!r}") from None
+        raise ToolError(f"aiperf's {RESULT} has an unknown format: {error!r}") from None
     if answered and seconds is None:
         raise ToolError(f"aiperf's {RESULT} has no benchmark_duration")
     if answered + failed > point["requests"]:
-        raise ToolError(f"aiperf counts {answered + failed} requests, and {point['requests']} were asked for")
+        raise ToolError(f"aiperf counts {answered + failed} requests instead of {point['requests']}")
     return measured
 
 
@@ -157,12 +154,12 @@ def _mean(metrics: Mapping[str, Any], name: str) -> float | None:
 
 
 def _count(metrics: Mapping[str, Any], name: str) -> int:
-    """A number of requests. One of none is left out."""
+    """Return a number of requests; aiperf omits zeros."""
     return int(_mean(metrics, name) or 0)
 
 
 def _total(metrics: Mapping[str, Any], name: str) -> int:
-    """A sum over the requests; old releases, such as 0.5, tell only the mean."""
+    """Return a sum over the requests; aiperf 0.5 has only the mean."""
     metric = metrics.get(name) or {}
     return int(number(metric.get("sum")) or round((_mean(metrics, name) or 0) * _count(metrics, "request_count")))
 
@@ -176,7 +173,7 @@ def _spread(metrics: Mapping[str, Any], name: str) -> Spread:
 
 
 def _failures(path: Path) -> list[dict[str, Any]]:
-    """The measured requests that failed, as the summary of a result has them."""
+    """Return the failed requests in the form of a result's summary."""
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         measured = [line for line in lines if line["metadata"]["benchmark_phase"] == "profiling"]

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A long command that outlives the connection, and not by much whoever waits for it."""
+"""Run a background command until it ends, times out, or polling stops."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from typing import Literal
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 
 LOG = "output.log"
-LEASE = "lease"  # its time is when somebody asked last; who watches over the command has it locked
+LEASE = "lease"  # modified by each poll, locked by the supervisor
 END = "end.json"
-TAIL = 65536  # bytes of the log that are looked at: a progress line is drawn anew many times
+TAIL = 65536  # bytes of the log that a poll reads; progress bars make it long
 LOOK_SECONDS = 0.5
-GRACE_SECONDS = 10.0  # between a request to end and the end
+GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL
 
 Reason = Literal["ended", "timeout", "abandoned", "lost"]
 
 
 @dataclass(frozen=True)
 class End:
-    """How the command ended; ``rc`` is negative after a signal, as subprocess has it."""
+    """End of a command; ``rc`` is negative after a signal, as in subprocess."""
 
     rc: int
     reason: Reason
@@ -46,9 +46,9 @@ def start(
     lease: float,
     cleanup: Sequence[str] = (),
 ) -> None:
-    """Start ``argv`` in a session of its own and return. ``cleanup`` is run before it, and after its end.
+    """Start a command in its own session and return. Run ``cleanup`` before the command and after its end.
 
-    It is ended after ``timeout`` seconds, or when nobody has asked with ``look`` for ``lease`` seconds.
+    The command is ended after ``timeout`` seconds, or after ``lease`` seconds without a call of ``look``.
     """
     watched = os.open(folder / LEASE, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(watched, fcntl.LOCK_EX)
@@ -56,7 +56,7 @@ def start(
         os.wait()
         os.close(watched)
         return
-    # The first child ends at once, so that the second one is nobody's, and Ansible does not wait for it.
+    # Fork twice: init adopts the second child, and Ansible does not wait for it.
     try:
         os.setsid()
         if not os.fork():
@@ -100,7 +100,7 @@ def _supervise(
             finally:
                 rc = _end(process)
                 _quietly(cleanup)
-        except OSError as error:  # the program is not there, or the folder has gone
+        except OSError as error:  # the program or the folder is missing
             with suppress(OSError):
                 log.write(f"{error}\n".encode())
     if folder.is_dir():
@@ -114,24 +114,24 @@ def _quietly(argv: Sequence[str]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """The status of a process, which with its group has ended then."""
+    """End a process with its group and return its status."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_SECONDS)
-    # Those of its children that it left.
+    # Children that outlived it.
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     return process.wait()
 
 
 def look(folder: Path) -> tuple[End | None, str]:
-    """How it ended, None while it runs, and the last of its output. Whoever asks renews the lease."""
+    """Return the end of the command, None while it runs, and the last output. Renew the lease."""
     (folder / LEASE).touch()
     end = _ended(folder)
     if end is None and not _watched(folder):
-        # It may have ended as it should between the two.
+        # It may have ended between the two calls.
         end = _ended(folder) or End(-signal.SIGKILL, "lost", 0.0)
     try:
         with (folder / LOG).open("rb") as log:
@@ -159,11 +159,11 @@ def _watched(folder: Path) -> bool:
 
 
 def describe(end: End) -> str:
-    """The end in words, for whoever waited."""
+    """Describe the end of a command."""
     if end.reason == "timeout":
         return f"was ended after {end.seconds:.0f} s"
     if end.reason == "abandoned":
-        return "was ended, as nobody waited for it any longer"
+        return "was ended because polling stopped"
     if end.reason == "lost":
-        return "was lost: what watched over it was killed"
+        return "was lost: its supervisor was killed"
     return f"ended with {end.rc}" if end.rc >= 0 else f"was killed by signal {-end.rc}"

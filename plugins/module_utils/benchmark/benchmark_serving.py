@@ -1,9 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""TensorRT-LLM's own benchmark_serving, in the engine's image: how it is asked, and how what it leaves is read.
+"""Run TensorRT-LLM's benchmark_serving in the engine's image and read its result.
 
-Options and result as in tensorrt_llm/serve/scripts/benchmark_serving.py at 0228a71; 1.0 to 1.4 have all that is used.
+Options and result are those of tensorrt_llm/serve/scripts/benchmark_serving.py at 0228a71, in releases 1.0 to 1.4.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.measured im
 
 RESULT = "benchmark_serving.json"
 CONTAINER = "trtllm-benchmark"
-# Where the container has the folder of the run, and the model.
+# Paths of the run's directory and of the model in the container.
 INSIDE = "/benchmark"
 TOKENIZER = "/tokenizer"
-# tqdm's, over and over on one line.
+# tqdm's progress, repeated on one line.
 PROGRESS = re.compile(r"%\|[^|]*\| (\d+)/(\d+) ")
-# A limit of ours by its name there.
+# The tool's names of the limits.
 LIMITS = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2e_ms": "e2el"}
-# Its own spelling, colon and all.
+# Spelled with the colon.
 GOODPUT = "request_goodput:"
 METRICS = "ttft,tpot,itl,e2el"
 
 
 def command(point: Mapping[str, Any], image: str, options: Sequence[str], folder: Path) -> list[str]:
-    """How it is started. ``options``: further ones of docker run, which give the container what the import needs."""
+    """Return the command line. ``options`` of docker run give the container the GPU that the import needs."""
     limits: Mapping[str, float] = point["limits"]
     authority = point["ca_path"]
-    # The first try of a fresh connection pool is its own warm-up; more is a run before, which it has no option for.
+    # It has no option for a warm-up, only a first request that is not measured.
     return [
         *("docker", "run", "--rm", "--name", CONTAINER, "--network", "host", "--log-driver", "none"),
         *options,
@@ -55,7 +55,7 @@ def command(point: Mapping[str, Any], image: str, options: Sequence[str], folder
             if point["endpoint"] == "chat"
             else ("--backend", "openai", "--endpoint", "/v1/completions", "--tokenize-on-client")
         ),
-        # Without --random-ids the words come from a data set that it downloads.
+        # Without --random-ids it downloads a data set.
         *("--dataset-name", "random", "--random-ids", "--random-prefix-len", "0"),
         *("--random-input-len", str(point["input_tokens"]), "--random-output-len", str(point["output_tokens"])),
         *("--num-prompts", str(point["requests"]), "--max-concurrency", str(point["concurrency"])),
@@ -68,13 +68,13 @@ def command(point: Mapping[str, Any], image: str, options: Sequence[str], folder
 
 
 def progress(log: str) -> dict[str, Any]:
-    """The last that its output says of how far it is; empty before the first request."""
+    """Return the last progress in the output; empty before the first request."""
     found = PROGRESS.findall(log)
     return {"phase": "load", "done": int(found[-1][0]), "total": int(found[-1][1])} if found else {}
 
 
 def read(folder: Path, point: Mapping[str, Any]) -> tuple[Measured, dict[str, Any]]:
-    """The result, and the file that it was read from. Raises ToolError where there is none, or half of one."""
+    """Return the result and the content of its file. Raises ToolError if the file is missing or incomplete."""
     try:
         said = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     except OSError:
@@ -85,12 +85,12 @@ def read(folder: Path, point: Mapping[str, Any]) -> tuple[Measured, dict[str, An
 
 
 def parse(said: Any, point: Mapping[str, Any]) -> Measured:
-    """The result in what the file says, which has no number of requests that failed."""
+    """Return the result in a file."""
     try:
         asked, answered = _figure(said, "num_prompts"), _figure(said, "completed")
         if asked != point["requests"] or answered > asked:
             raise ToolError(
-                f"benchmark_serving had {answered:g} of {asked:g} answered, and {point['requests']} were asked for"
+                f"benchmark_serving counts {answered:g} answers to {asked:g} requests instead of {point['requests']}"
             )
         return Measured(
             asked=int(asked),
@@ -105,7 +105,7 @@ def parse(said: Any, point: Mapping[str, Any]) -> Measured:
             good_per_second=number(said.get(GOODPUT)),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ToolError(f"benchmark_serving's {RESULT} is not of a form that is known: {error!r}") from None
+        raise ToolError(f"benchmark_serving's {RESULT} has an unknown format: {error!r}") from None
 
 
 def _figure(said: Mapping[str, Any], name: str) -> float:
@@ -116,7 +116,7 @@ def _figure(said: Mapping[str, Any], name: str) -> float:
 
 
 def _spread(said: Mapping[str, Any], name: str) -> Spread:
-    """A latency. With no request answered all of it is 0, which none took."""
+    """Return a latency; the tool writes 0 if no request was answered."""
     if not said["completed"]:
         return Spread()
     parts = [said.get(f"{part}_{name}_ms") for part in ("mean", "std", "min", "max")]

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What one run of a load generator measured, in one form whichever tool it was."""
+"""The result of one run of a load generator, in the same form for each tool."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# Of the latencies in a result; both tools can give them.
+# Percentiles that both tools compute.
 PERCENTILES = (50, 90, 95, 99)
 
 
 class ToolError(Exception):
-    """A tool left no result that counts; the message says what it left."""
+    """A tool left no valid result."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A latency over the requests that were answered, in milliseconds; None is what the tool does not tell."""
+    """A latency of the answered requests, in milliseconds; None is unknown."""
 
     mean: float | None = None
     std: float | None = None
@@ -34,12 +34,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class Measured:
-    """One run of a tool, with one number of requests at once.
+    """One run of a tool at one concurrency.
 
-    ``seconds`` is how long the measured part took, the warm-up left out; tokens are those of the requests that were
-    answered, all together, as the server counts them where it does. The latencies are the time to the first token,
-    the time for each further token of a request, the gap between two pieces of its stream, and the whole request.
-    ``good_per_second`` are the requests within limits that were given to the tool.
+    ``seconds`` excludes the warm-up. Tokens are the totals of the answered requests, as the server counts them. The
+    latencies are the time to first token, the time per output token, the time between two pieces of the stream, and
+    the whole request. ``good_per_second`` are the requests within the tool's limits.
     """
 
     asked: int
@@ -59,7 +58,7 @@ class Measured:
         return self.asked - self.answered
 
     def problems(self) -> list[str]:
-        """Why this says nothing of the endpoint's speed; empty when it does. A request that failed took no time."""
+        """Return why the result does not count: failed requests, or answers without tokens."""
         found = []
         if self.failed:
             reasons = "; ".join(f"{count} x {text}" for text, count in self.errors.items())
@@ -69,7 +68,7 @@ class Measured:
         return found
 
     def to_dict(self, gpus: int) -> dict[str, Any]:
-        """The form of the result files. ``gpus``: how many answered, 0 where that is not known."""
+        """Return the form of the result files. ``gpus`` is the number of GPUs, 0 if unknown."""
         output = _rate(self.output_tokens, self.seconds)
         return {
             "requests": {"asked": self.asked, "answered": self.answered, "failed": self.failed},
@@ -81,9 +80,8 @@ class Measured:
                 "good_requests_per_second": _round(self.good_per_second),
                 "output_tokens_per_second": output,
                 "total_tokens_per_second": _rate(self.input_tokens + self.output_tokens, self.seconds),
-                # No tool tells this one.
                 "output_tokens_per_second_per_gpu": _round(output / gpus) if gpus and output is not None else None,
-                # Tools differ in what they call that: it is the pace of an answer once it has begun.
+                # Tools define this differently; here it is the speed of an answer after its first token.
                 "output_tokens_per_second_per_user": _round(1000 / self.tpot_ms.mean) if self.tpot_ms.mean else None,
             },
             **{name: {key: _round(value) for key, value in asdict(getattr(self, name)).items()} for name in LATENCIES},
@@ -94,11 +92,11 @@ LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
 
 
 def number(value: Any) -> float | None:
-    """A figure in a tool's file; None stays. Raises ValueError for what is none, such as NaN."""
+    """Return a number of a tool's file, or None. Raises ValueError for others, such as NaN."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return float(value)
 
 
@@ -107,7 +105,7 @@ def _rate(count: float, seconds: float) -> float | None:
 
 
 def _round(value: float | None) -> float | None:
-    """Five significant digits: what comes after is noise, and makes files that differ everywhere."""
+    """Round to five significant digits; further ones are noise."""
     if value is None or value == 0:
         return value
     return round(value, 4 - math.floor(math.log10(abs(value))))

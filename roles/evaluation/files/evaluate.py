@@ -1,10 +1,10 @@
-"""Run evaluations of OpenAI's gpt_oss.evals, and GSM8K, which it does not have, against an endpoint.
+"""Run evaluations of OpenAI's gpt_oss.evals, and GSM8K, against an endpoint.
 
-  python evaluate.py REQUEST     (a JSON file; what is in it is in Request)
-The evaluations, their sampler, grading and reports are the tool's own, with the numbers of its command line. It is not
-used itself, as its number of repeats is fixed, --examples fails with it for gpqa and aime25, its files go to /tmp, and
-it tries a request that fails again for ever. Data sets come from local copies where there are some, and files are
-written to the current directory: NAME-EFFORT.json, .html and _allresults.json, the first of them last.
+  python evaluate.py REQUEST     (a JSON file with the fields of Request)
+Evaluations, sampler, grading and reports are the tool's, with the numbers of its command line. The command line itself
+has a fixed number of repeats, fails with --examples for gpqa and aime25, writes to /tmp, and retries failed requests
+forever. This program reads local copies of data sets if there are any, and writes NAME-EFFORT_allresults.json, .html
+and .json, in this order, to the current directory.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from typing import Any
 
 # Of the tool's command line.
 TEMPERATURE = 1.0
-# What its sampler gives for an answer to a request that was refused with status 400.
+# The answer of the tool's sampler for status 400.
 REFUSED = "No response (bad request)."
-# What ours gives where all of the tokens went into the reasoning, so often. The tool asks again for ever.
+# The answer of our sampler if the reasoning took all tokens, after so many tries. The tool retries forever.
 CUT_OFF = "No response (cut off)."
 CUT_OFF_TRIES = 4
-# TensorRT-LLM's own test: task gsm8k of lm-evaluation-harness with this limit, chat template, and examples as turns.
-# The examples are the same for all questions here; the harness draws some for each.
+# As TensorRT-LLM's test: task gsm8k of lm-evaluation-harness with this limit, chat template, and examples as turns.
+# All questions have the same examples; the harness draws new ones for each.
 GSM8K_MAX_TOKENS = 8192
 GSM8K_TEMPERATURE = 0.0
 GSM8K_SHOTS = 5
 GSM8K_SEED = 1234
 GSM8K_URL = "https://raw.githubusercontent.com/openai/grade-school-math/master/grade_school_math/data"
-# The harness's flexible-extract: the last of these.
+# The harness's flexible-extract takes the last of these.
 NUMBER = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
-# Seconds; the tool's own grow for ever.
+# Seconds; the tool's own pauses grow without limit.
 LONGEST_PAUSE = 30.0
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is evaluated. ``examples`` 0 means all of them; ``data`` is a directory of local copies, or empty."""
+    """The request of a run. ``examples`` 0 means all; ``data`` is a directory of local copies, or empty."""
 
     base_url: str
     model: str
@@ -64,17 +64,17 @@ class Request:
 
 
 def local_copy(data: str, url: str) -> str:
-    """Where to read what is at an URL: its local copy if there are local copies. Raises FileNotFoundError."""
+    """Return the URL, or the path of its copy in ``data``. Raises FileNotFoundError."""
     if not data:
         return url
     path = Path(data, url.rsplit("/", 1)[-1])
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there, in the place of {url}")
+        raise FileNotFoundError(f"{path}, the copy of {url}, is missing")
     return str(path)
 
 
 def reading(reader: Callable[..., Any], data: str) -> Callable[..., Any]:
-    """pandas' ``reader`` with local copies in the place of what it is to download."""
+    """Return pandas' ``reader`` with local copies instead of downloads."""
 
     @functools.wraps(reader)
     def read(url: str, *arguments: Any, **options: Any) -> Any:
@@ -84,7 +84,7 @@ def reading(reader: Callable[..., Any], data: str) -> Callable[..., Any]:
 
 
 def gsm8k_rows(data: str, split: str) -> list[dict[str, str]]:
-    """Questions and answers of GSM8K, with local copies from gsm8k_SPLIT.jsonl. Raises OSError and ValueError."""
+    """Return questions and answers of GSM8K. Raises OSError and ValueError."""
     if data:
         text = Path(local_copy(data, f"gsm8k_{split}.jsonl")).read_text(encoding="utf-8")
     else:
@@ -93,7 +93,7 @@ def gsm8k_rows(data: str, split: str) -> list[dict[str, str]]:
     rows = [json.loads(line) for line in text.splitlines() if line.strip()]
     if not all(isinstance(row, dict) and "question" in row and "####" in row.get("answer", "") for row in rows):
         raise ValueError(
-            f"gsm8k_{split}.jsonl is no GSM8K: every line has a question, and an answer that ends in #### N"
+            f"gsm8k_{split}.jsonl is not GSM8K: each line needs a question, and an answer that ends in #### N"
         )
     return rows
 
@@ -102,18 +102,18 @@ def gsm8k_rows(data: str, split: str) -> list[dict[str, str]]:
 
 
 def last_number(text: str) -> str:
-    """The last number of a text, as flexible-extract has it, and without what does not count; empty without any."""
+    """Return the last number of a text as flexible-extract does, empty without one."""
     found = NUMBER.findall(text)
     return plain(next(filter(None, found[-1]))) if found else ""
 
 
 def plain(answer: str) -> str:
-    """An answer without what the harness ignores: the way to it, commas, the dollar, and a full stop at its end."""
+    """Remove from an answer what the harness ignores: reasoning, commas, dollar signs and a final period."""
     return re.sub(r"\.$", "", re.sub(r"(?s).*#### ", "", answer).replace(",", "").replace("$", "")).strip().lower()
 
 
 def gsm8k_messages(shots: list[dict[str, str]], question: str, pack: Callable[..., Any]) -> list[Any]:
-    """The conversation: examples as turns, and the question."""
+    """Return the conversation: the examples as turns, and the question."""
     messages = []
     for shot in shots:
         messages.append(pack(role="user", content=f"Question: {shot['question']}\nAnswer:"))
@@ -122,7 +122,7 @@ def gsm8k_messages(shots: list[dict[str, str]], question: str, pack: Callable[..
 
 
 class Gsm8k:
-    """In the form of the tool's evaluations: made with the data, called with a sampler."""
+    """GSM8K with the interface of the tool's evaluations."""
 
     def __init__(self, data: str, examples: int, threads: int) -> None:
         self.rows = gsm8k_rows(data, "test")
@@ -154,23 +154,23 @@ class Gsm8k:
         return report.aggregate_results(report.map_with_progress(ask, self.rows, num_threads=self.threads))
 
 
-# --- requests that fail -----------------------------------------------------------------------------------------------
+# --- failed requests --------------------------------------------------------------------------------------------------
 
 
 class GivenUpError(Exception):
-    """Requests fail, and nothing says that they will not go on to."""
+    """The endpoint rejects requests for too long."""
 
 
 class CutOffError(Exception):
-    """A question has been answered without text, again and again."""
+    """A question was answered without text too often."""
 
 
 class Patience:
-    """Stands in for module ``time`` in the tool's sampler, which sleeps after a request that failed, and tries again.
+    """Replacement of module ``time`` in the tool's sampler, which sleeps before it retries a request.
 
-    Given up is what the endpoint has refused for ``seconds``, with no other request answered meanwhile. An answer
-    without text, which the tool asks for anew as well, may have taken long, and says that the endpoint lives: its
-    question is given up after ``CUT_OFF_TRIES`` of them.
+    Raises GivenUpError for a request that the endpoint has rejected for ``seconds``, if it has answered no other
+    request since. The tool also retries an answer without text; that shows a healthy endpoint, so CutOffError follows
+    only after ``CUT_OFF_TRIES``.
     """
 
     def __init__(self, seconds: float, refusal: type[Exception], clock: Callable[[], float] = time.monotonic) -> None:
@@ -192,7 +192,7 @@ class Patience:
         time.sleep(min(seconds, LONGEST_PAUSE, self._seconds / 4))
 
     def answered(self) -> None:
-        """A question of this thread has its answer."""
+        """Reset the thread after the answer to its question."""
         self._answered = self._clock()
         self._own.__dict__.clear()
 
@@ -201,7 +201,7 @@ class Patience:
 
 
 def run(request: Request, directory: Path) -> None:
-    """All evaluations with all efforts, one after the other. Raises whatever keeps one from its end."""
+    """Run all evaluations with all efforts, one after the other."""
     import openai
     import pandas
     from gpt_oss.evals import chat_completions_sampler, report
@@ -232,7 +232,7 @@ def run(request: Request, directory: Path) -> None:
         "aime25": lambda: AIME25Eval(**options),
         "gsm8k": lambda: Gsm8k(request.data, request.examples, request.threads),
     }
-    # All data sets before the first request.
+    # Read all data sets before the first request.
     evaluations = {name: makers[name]() for name in request.names}
     draw = report.tqdm
     for effort in request.efforts:
@@ -251,7 +251,7 @@ def run(request: Request, directory: Path) -> None:
 
 
 def write(stem: Path, result: Any, report: Any, seconds: float) -> None:
-    """The files that the tool's command line writes. ``metrics`` is the last, and says that the others are there."""
+    """Write the files of the tool's command line. The last one, with the metrics, marks them complete."""
     everything = {name: getattr(result, name) for name in ("score", "metrics", "htmls", "convos", "metadata")}
     stem.with_name(f"{stem.name}_allresults.json").write_text(json.dumps(everything, indent=2), encoding="utf-8")
     stem.with_name(f"{stem.name}.html").write_text(report.make_report(result), encoding="utf-8")
@@ -269,7 +269,7 @@ def main() -> None:
         run(request, Path.cwd())
     except (GivenUpError, OSError, ValueError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        # Other requests may be under way in threads for hours.
+        # Threads may have requests that take hours.
         os._exit(1)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import DATA_SETS, scores
+from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import scores
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.evaluation import DATA_SETS
 from ansible_collections.trtllm.fleet.tests.unit.fake_openai import FakeOpenAI, chat, reply
 from roles.evaluation.files import evaluate
 
@@ -43,7 +44,7 @@ def data(tmp_path: Path) -> Path:
 # --- data sets --------------------------------------------------------------------------------------------------------
 
 
-def test_local_copies_are_read_instead_of_what_is_downloaded(data: Path) -> None:
+def test_local_copies_are_read_instead_of_downloads(data: Path) -> None:
     asked = []
 
     def reader(url: str, *arguments: Any, **options: Any) -> str:
@@ -57,14 +58,14 @@ def test_local_copies_are_read_instead_of_what_is_downloaded(data: Path) -> None
 
 
 def test_without_its_copy_nothing_is_downloaded(data: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"gpqa_main\.csv is not there"):
+    with pytest.raises(FileNotFoundError, match=r"gpqa_main\.csv, the copy of"):
         evaluate.reading(lambda url: url, str(data))("https://example.com/gpqa_main.csv")
 
 
 @pytest.mark.parametrize("line", ['{"question": "q", "answer": "7"}', '{"question": "q"}', '["q", "#### 7"]', "q,7"])
-def test_what_is_no_gsm8k_is_refused(data: Path, line: str) -> None:
+def test_invalid_gsm8k_files_are_rejected(data: Path, line: str) -> None:
     (data / "gsm8k_test.jsonl").write_text(line)
-    with pytest.raises(ValueError, match=r"is no GSM8K|Expecting value"):
+    with pytest.raises(ValueError, match=r"is not GSM8K|Expecting value"):
         evaluate.Gsm8k(str(data), 0, 1)
 
 
@@ -86,7 +87,7 @@ def test_the_last_number(text: str, number: str) -> None:
     assert evaluate.last_number(text) == number
 
 
-def test_the_right_answer_is_what_is_behind_the_mark() -> None:
+def test_the_right_answer_follows_the_mark() -> None:
     assert evaluate.plain("9 * 2 = <<9*2=18>>18\n#### 1,018") == "1018"
 
 
@@ -126,7 +127,7 @@ class Clock:
             self.patience.sleep(pause)
 
 
-def test_what_is_refused_all_the_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejected_request_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, 120)
     for _second in range(5):
         clock.fails(30)
@@ -151,7 +152,7 @@ def test_while_others_are_answered_it_is_not_given_up(monkeypatch: pytest.Monkey
     assert len(clock.slept) == 9
 
 
-def test_answers_without_text_are_asked_for_anew_and_a_question_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_without_text_are_retried_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, 120)
     for _question in range(2):
         for _time in range(evaluate.CUT_OFF_TRIES - 1):

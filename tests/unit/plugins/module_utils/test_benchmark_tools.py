@@ -1,4 +1,4 @@
-"""The load generators: how they are asked, and how what they leave is read. fixtures/benchmark has real files."""
+"""Test the command lines and results of the load generators; fixtures/benchmark has real files."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_aiperf_cancelled(version: str) -> None:
         aiperf.parse(load(f"aiperf-{version}-cancelled.json"), {**POINT, "requests": 400})
 
 
-def test_aiperf_s_result_of_the_whole_is_taken_not_of_a_phase(tmp_path: Path) -> None:
+def test_aiperf_s_result_of_the_whole_run_is_read(tmp_path: Path) -> None:
     """It has one below phases/ for each, and the one of the warm-up is the first by name."""
     for phase, name in (("profiling", "good"), ("a", "partial")):
         (tmp_path / "phases" / phase).mkdir(parents=True)
@@ -183,8 +183,8 @@ GOOD = (BENCHMARK / "aiperf-0.13.0-good.json").read_text()
         pytest.param("", "cannot be read: Expecting value", id="empty"),
         pytest.param(GOOD[:700], "cannot be read", id="cut"),
         pytest.param(b"\xff\xfe", "cannot be read: 'utf-8' codec", id="no text"),
-        pytest.param("[]", "is no object", id="list"),
-        pytest.param("null", "is no object", id="null"),
+        pytest.param("[]", "is not an object", id="list"),
+        pytest.param("null", "is not an object", id="null"),
         pytest.param(
             changed("aiperf-0.13.0-good.json", time_to_first_token__unit="s"),
             "time_to_first_token is in s",
@@ -193,16 +193,18 @@ GOOD = (BENCHMARK / "aiperf-0.13.0-good.json").read_text()
         pytest.param(
             changed("aiperf-0.13.0-good.json", time_to_first_token__unit=...), "KeyError('unit')", id="no unit"
         ),
-        pytest.param(changed("aiperf-0.13.0-good.json", request_latency__p99="slow"), "'slow' is no number", id="text"),
         pytest.param(
-            changed("aiperf-0.13.0-good.json", inter_token_latency__avg=float("nan")), "nan is no number", id="NaN"
+            changed("aiperf-0.13.0-good.json", request_latency__p99="slow"), "'slow' is not a number", id="text"
+        ),
+        pytest.param(
+            changed("aiperf-0.13.0-good.json", inter_token_latency__avg=float("nan")), "nan is not a number", id="NaN"
         ),
         pytest.param(
             changed("aiperf-0.13.0-good.json", request_count=20),
             "'int' object has no attribute 'get'",
             id="bare number",
         ),
-        pytest.param(changed("aiperf-0.13.0-good.json", request_count__avg=True), "True is no number", id="truth"),
+        pytest.param(changed("aiperf-0.13.0-good.json", request_count__avg=True), "True is not a number", id="truth"),
         pytest.param(
             changed("aiperf-0.13.0-good.json", error_summary=[{"count": 1}]), "'error_details'", id="error of no form"
         ),
@@ -214,12 +216,12 @@ GOOD = (BENCHMARK / "aiperf-0.13.0-good.json").read_text()
         ),
         pytest.param(
             changed("aiperf-0.13.0-good.json", request_count__avg=21.0),
-            "aiperf counts 21 requests, and 20 were asked for",
+            "aiperf counts 21 requests instead of 20",
             id="too many",
         ),
         pytest.param(
             changed("aiperf-0.13.0-partial.json", error_request_count__avg=5.0),
-            "aiperf counts 21 requests, and 20 were asked for",
+            "aiperf counts 21 requests instead of 20",
             id="too many with those that failed",
         ),
     ],
@@ -230,7 +232,7 @@ def test_aiperf_s_result_of_no_use(content: str | bytes, message: str, tmp_path:
     assert message in str(error.value)
 
 
-def test_requests_that_nobody_counted_have_failed() -> None:
+def test_uncounted_requests_have_failed() -> None:
     document = json.loads(changed("aiperf-0.13.0-good.json", request_count__avg=17.0))
     assert aiperf.parse(document, POINT).problems() == ["3 of 20 requests failed"]
 
@@ -337,7 +339,7 @@ def test_benchmark_serving_s_result(tmp_path: Path) -> None:
 
 
 def test_benchmark_serving_s_ancestor() -> None:
-    """A file that somebody's real run left: percentiles and a latency that were not asked for are unknown."""
+    """A published file without some percentiles and one latency, which are unknown."""
     measured = benchmark_serving.parse(load("benchmark_serving-vllm.json"), {**POINT, "requests": 300})
     told = measured.to_dict(4)
     assert told["requests"]["answered"] == 300
@@ -378,23 +380,23 @@ SERVED = (BENCHMARK / "benchmark_serving-good.json").read_text()
         pytest.param("", "cannot be read: Expecting value", id="empty"),
         pytest.param(SERVED[:400], "cannot be read", id="cut"),
         pytest.param(b"\xff\xfe", "cannot be read: 'utf-8' codec", id="no text"),
-        pytest.param("[]", "not of a form that is known: TypeError", id="list"),
-        pytest.param("null", "not of a form that is known: TypeError", id="null"),
+        pytest.param("[]", "has an unknown format: TypeError", id="list"),
+        pytest.param("null", "has an unknown format: TypeError", id="null"),
         pytest.param(changed("benchmark_serving-good.json", completed=...), "KeyError('completed')", id="no count"),
         pytest.param(changed("benchmark_serving-good.json", duration=...), "KeyError('duration')", id="no duration"),
         pytest.param(changed("benchmark_serving-good.json", duration=None), "duration is null", id="null duration"),
-        pytest.param(changed("benchmark_serving-good.json", completed="20"), "'20' is no number", id="text"),
+        pytest.param(changed("benchmark_serving-good.json", completed="20"), "'20' is not a number", id="text"),
         pytest.param(
-            changed("benchmark_serving-good.json", p99_ttft_ms=float("inf")), "inf is no number", id="infinite"
+            changed("benchmark_serving-good.json", p99_ttft_ms=float("inf")), "inf is not a number", id="infinite"
         ),
         pytest.param(
             changed("benchmark_serving-good.json", completed=21),
-            "benchmark_serving had 21 of 20 answered, and 20 were asked for",
+            "benchmark_serving counts 21 answers to 20 requests instead of 20",
             id="too many",
         ),
         pytest.param(
             changed("benchmark_serving-good.json", num_prompts=1000),
-            "benchmark_serving had 20 of 1000 answered, and 20 were asked for",
+            "benchmark_serving counts 20 answers to 1000 requests instead of 20",
             id="others than asked for",
         ),
     ],

@@ -16,8 +16,8 @@ from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.action.benchmark_run import ActionModule, Pace, figures, line
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import background_command
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import read_run
 from ansible_collections.trtllm.fleet.plugins.modules import benchmark_load
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import read_run
 from ansible_collections.trtllm.fleet.tests.unit.paths import FIXTURES
 
 BENCHMARK = FIXTURES / "benchmark"
@@ -176,7 +176,7 @@ def test_requests_that_all_failed_are_a_problem_though_the_tool_fails(tool: Tool
     [
         (
             "sys.exit('boom')",
-            ["aiperf left no profile_export_aiperf.json (aiperf ended with 1). It said last:", "boom"],
+            ["aiperf left no profile_export_aiperf.json (aiperf ended with 1). Last output:", "boom"],
         ),
         (
             leaves("aiperf-0.13.0-cancelled.json"),
@@ -188,7 +188,7 @@ def test_requests_that_all_failed_are_a_problem_though_the_tool_fails(tool: Tool
         ),
         ("(folder / 'profile_export_aiperf.json').write_text('{')", ["cannot be read", "(aiperf ended with 0)"]),
         ("os.kill(os.getpid(), 9)", ["(aiperf was killed by signal 9)"]),
-        ("print('\\n'.join(map(str, range(60)))); sys.exit(2)", ["last:\n30\n31", "\n59"]),
+        ("print('\\n'.join(map(str, range(60)))); sys.exit(2)", ["output:\n30\n31", "\n59"]),
     ],
 )
 def test_a_tool_that_fails(tool: Tool, script: str, message: list[str]) -> None:
@@ -347,12 +347,12 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "gpu1: scenario 1 of 1, smoke, load 1 of 3 (1 at once, round 1 of 1): starting, 0 s"
     assert lines[1].endswith(": load, 3 of 5 requests after 0 s")
     assert lines[2].endswith(
-        ": 1,234.6 tokens/s, 154.32 tokens/s and GPU, first token 100 ms, p99 150 ms, 5 of 5 answered"
+        ": 1,234.6 tokens/s, 154.32 tokens/s per GPU, first token 100 ms, p99 150 ms, 5 of 5 answered"
     )
     assert len(lines) == 5
 
 
-def test_what_the_module_is_asked(tmp_path: Path) -> None:
+def test_the_options_of_the_module(tmp_path: Path) -> None:
     loads = Loads(tmp_path, done(), done(), done(), slo={"ttft_ms.p99": 500.0})
     path = loads.go()["path"]
     asked = loads.asked[0]
@@ -437,7 +437,7 @@ def test_the_median_of_the_rounds_decides(tmp_path: Path) -> None:
     [
         (1, []),
         (2, ["smoke, 2 at once: ttft_ms.mean is 500, above 100"]),
-        (4, ["smoke: no load of 4 users or more was measured, the most is 2"]),
+        (4, ["smoke: no load of 4 or more users was measured; the highest is 2"]),
     ],
 )
 def test_the_verdict_is_for_as_many_users_as_are_wanted(tmp_path: Path, users: int, missed: list[str]) -> None:
@@ -457,7 +457,7 @@ def test_requests_that_failed_end_their_scenario_and_fail_the_run(tmp_path: Path
     assert loads.asked_for("concurrency") == [1, 2, 32, 32]
     assert result["failed"] is True
     problem = "smoke, 2 at once, round 1: 1 of 5 requests failed"
-    assert result["msg"] == f"{problem}\nWhat was measured is in {result['path']}."
+    assert result["msg"] == f"{problem}\nThe results are in {result['path']}."
     document = read_run(Path(result["path"]))
     assert (document["state"], document["problems"], len(document["points"])) == ("failed", [problem], 3)
 
@@ -465,12 +465,12 @@ def test_requests_that_failed_end_their_scenario_and_fail_the_run(tmp_path: Path
 @pytest.mark.parametrize(
     "failure", [{"failed": True, "msg": "aiperf ended with 1"}, {"unreachable": True, "msg": "aiperf ended with 1"}]
 )
-def test_a_tool_that_fails_leaves_what_was_measured(tmp_path: Path, failure: dict[str, Any]) -> None:
+def test_a_failed_tool_keeps_earlier_loads(tmp_path: Path, failure: dict[str, Any]) -> None:
     loads = Loads(tmp_path, done(), AT_WORK, failure, scenarios=["smoke", "guide"])
     result = loads.go()
     assert result["failed"] is True
     assert result["unreachable"] is failure.get("unreachable", False)
-    assert result["msg"].startswith("aiperf ended with 1\nWhat was measured is in ")
+    assert result["msg"].startswith("aiperf ended with 1\nThe results are in ")
     document = read_run(Path(result["path"]))
     assert (document["state"], document["problems"]) == ("failed", ["aiperf ended with 1"])
     assert [point["concurrency"] for point in document["points"]] == [1]
@@ -488,14 +488,14 @@ def test_check_mode_runs_nothing_and_tells_the_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("check_mode", [False, True])
-def test_bad_input_is_told_at_once_before_anything_is_run(tmp_path: Path, check_mode: bool) -> None:
+def test_bad_input_is_rejected_before_any_load(tmp_path: Path, check_mode: bool) -> None:
     loads = Loads(tmp_path, scenarios=["smok"], slo={"ttft": 1, "ttft_ms.p99": -1}, check_mode=check_mode)
     result = loads.go()
     assert (result["failed"], loads.asked, list(tmp_path.iterdir())) == (True, [], [])
     first, second, third = result["msg"].splitlines()
     assert first.startswith("benchmark_slo has 'ttft'.")
     assert second.startswith("benchmark_slo.ttft_ms.p99 is -1;")
-    assert third.startswith("benchmark_scenarios names 'smok'. Known are smoke, guide. Did you mean 'smoke'?")
+    assert third.startswith("benchmark_scenarios has 'smok'; allowed are smoke, guide. Did you mean 'smoke'?")
 
 
 def test_figures_where_nothing_was_answered() -> None:

@@ -1,4 +1,4 @@
-"""A benchmark's files, objectives, subjects, and the command that outlives the connection, but not by much."""
+"""Test a benchmark's files, objectives, systems under test, and the background command."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import background_command, slo
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import run as runs
+from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import background_command
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.background_command import End
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Run, RunError, read_run
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.system_under_test import differences, subject
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark import run as runs
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark import slo
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Run, RunError, read_run
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import Scenario
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.system_under_test import differences, subject
 
 STARTED = datetime(2026, 11, 23, 16, 45, 7, tzinfo=UTC)
 SCENARIO = Scenario("smoke", "ours", "aiperf", "chat", 128, 32, (1, 2), requests_per_user=5)
@@ -87,7 +88,7 @@ def test_each_load_is_on_disk_before_the_next(tmp_path: Path) -> None:
     assert document["state"] == "running"
 
 
-def test_what_is_on_disk_is_whole_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_complete_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine that fails while a file is written leaves the one before."""
     run = begin(tmp_path)
     run.add(next(SCENARIO.points(1, 1)), load())
@@ -126,10 +127,10 @@ def test_two_runs_of_one_second_do_not_mix(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (None, "No such file or directory"),
-        ("", "is no JSON: Expecting value"),
-        ('{"schema": 1, "points": [', "is no JSON"),
-        ("[]", "is no result of a benchmark that can be read here: schema None, known is 1"),
-        ('{"schema": 2}', "schema 2, known is 1"),
+        ("", "is not JSON: Expecting value"),
+        ('{"schema": 1, "points": [', "is not JSON"),
+        ("[]", "is not a readable benchmark result: schema None, supported is 1"),
+        ('{"schema": 2}', "schema 2, supported is 1"),
     ],
 )
 def test_a_file_that_is_no_result(tmp_path: Path, content: str | None, message: str) -> None:
@@ -149,7 +150,7 @@ def test_loads_leave_out_rounds_that_failed(tmp_path: Path) -> None:
     assert found == [("smoke", 1, [1]), ("smoke", 2, [1, 2])]
 
 
-def test_median_of_what_all_rounds_tell() -> None:
+def test_median_of_the_rounds() -> None:
     rounds = [measured(ttft=ttft) for ttft in (100.0, 500.0, 120.0)]
     assert runs.median(rounds, "ttft_ms.mean") == 120.0
     assert runs.median([*rounds, {**measured(), "ttft_ms": {"mean": None}}], "ttft_ms.mean") is None
@@ -163,7 +164,7 @@ def test_median_of_what_all_rounds_tell() -> None:
 @pytest.mark.parametrize(
     ("objectives", "message"),
     [
-        ({"ttft.p99": 200}, "benchmark_slo has 'ttft.p99'. Did you mean 'ttft_ms.p99'? Known are ttft_ms.mean, "),
+        ({"ttft.p99": 200}, "benchmark_slo has 'ttft.p99'. Did you mean 'ttft_ms.p99'? Allowed are ttft_ms.mean, "),
         ({"ttft_ms.std": 200}, "benchmark_slo has 'ttft_ms.std'."),
         ({"ttft_ms.p99": 0}, "benchmark_slo.ttft_ms.p99 is 0; it must be a number above 0."),
         ({"ttft_ms.p99": "200"}, "benchmark_slo.ttft_ms.p99 is '200'; it must be a number above 0."),
@@ -239,8 +240,8 @@ def document(*ttfts: float) -> dict[str, Any]:
         # Three are served as well as four are.
         ((50, 60, 70), 3, []),
         ((50, 60, 300), 3, ["s, 4 at once: ttft_ms.mean is 300, above 100"]),
-        ((50, 300), 8, ["s: no load of 8 users or more was measured, the most is 2"]),
-        ((), 1, ["s: no load of 1 users or more was measured, the most is 0"]),
+        ((50, 300), 8, ["s: no load of 8 or more users was measured; the highest is 2"]),
+        ((), 1, ["s: no load of 1 or more users was measured; the highest is 0"]),
         # It has no more than 8.
         ((50, 60, 70, 80), 500, []),
         ((50, 60, 70, 180), 500, ["s, 8 at once: ttft_ms.mean is 180, above 100"]),
@@ -283,7 +284,7 @@ def test_subject() -> None:
     assert (found["gpus"]["count"], found["gpus"]["product_name"], found["gpus"]["mig"]) == (2, "NVIDIA H200", None)
 
 
-def test_gpus_that_differ_are_told_each() -> None:
+def test_different_gpus_are_listed_each() -> None:
     assert subject(RUNS, gpus(power_limit_watts=[700.0, 600.0]))["gpus"]["power_limit_watts"] == [700.0, 600.0]
 
 
@@ -294,7 +295,7 @@ def test_subject_of_a_host_that_runs_nothing() -> None:
 
 
 def test_no_difference() -> None:
-    # The clock of the moment is no part of it.
+    # The current clock is ignored.
     assert (
         differences(subject(RUNS, gpus(sm_clock_mhz=[345, 345])), subject(RUNS, gpus(sm_clock_mhz=[1980, 345]))) == []
     )
@@ -313,7 +314,7 @@ def test_differences_by_path() -> None:
     ]
 
 
-# --- the command that outlives the connection -----------------------------------------------------------------------
+# --- the background command -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -344,13 +345,13 @@ def wait_for(condition: Callable[[], Any]) -> Any:
 
 
 def end(folder: Path) -> tuple[End, str]:
-    """How it ended, by somebody who asks until it has."""
+    """Poll a command until its end."""
     found, log = wait_for(lambda: looked if (looked := background_command.look(folder))[0] else None)
     return found, log
 
 
 def alive(pid: int) -> bool:
-    """A process that runs, which one that only waits to be asked for does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -374,7 +375,7 @@ def test_it_ends_by_itself(folder: Path) -> None:
     assert (found.rc, found.reason) == (3, "ended")
     assert log == "1 of 2\n2 of 2\nk\n"
     assert background_command.describe(found) == "ended with 3"
-    # It stays so, whoever asks again.
+    # A later poll returns the same.
     assert background_command.look(folder) == (found, log)
 
 
@@ -426,18 +427,18 @@ def test_timeout(folder: Path) -> None:
     assert not alive(pid)
 
 
-def test_abandoned_where_nobody_asks(folder: Path) -> None:
+def test_a_command_without_polls_is_ended(folder: Path) -> None:
     start(folder, SLEEPS, lease=0.5)
     pid = pid_of(folder)
     wait_for((folder / background_command.END).exists)
     found, __ = background_command.look(folder)
     assert found is not None
     assert found.reason == "abandoned"
-    assert background_command.describe(found) == "was ended, as nobody waited for it any longer"
+    assert background_command.describe(found) == "was ended because polling stopped"
     assert not alive(pid)
 
 
-def test_whoever_asks_renews_the_lease(folder: Path) -> None:
+def test_a_poll_renews_the_lease(folder: Path) -> None:
     start(folder, SLEEPS, lease=1.0, timeout=20)
     began = time.monotonic()
     while time.monotonic() - began < 2.5:
@@ -452,7 +453,7 @@ STUBBORN = (
 
 
 @pytest.mark.parametrize("parent", ["time.sleep(60)", "sys.exit(0)"], ids=["timeout", "ends by itself"])
-def test_what_it_started_ends_with_it(folder: Path, parent: str) -> None:
+def test_child_processes_end_with_the_command(folder: Path, parent: str) -> None:
     """As its workers do, which may be deaf to a request."""
     child = f"subprocess.Popen([sys.executable, '-c', {STUBBORN!r}])"
     wait = "while not (os.path.exists('b.pid') and open('b.pid').read()): time.sleep(0.01)\n"
@@ -491,7 +492,7 @@ def test_cleanup_after_a_timeout(folder: Path) -> None:
     assert (folder / "order").read_text() == "cleanup cleanup "
 
 
-def test_it_ends_where_its_folder_has_gone(folder: Path) -> None:
+def test_it_ends_if_its_folder_is_removed(folder: Path) -> None:
     """The play removes it whatever happened, and no load may stay behind."""
     start(folder, SLEEPS)
     pid = pid_of(folder)
@@ -500,11 +501,11 @@ def test_it_ends_where_its_folder_has_gone(folder: Path) -> None:
     assert not folder.exists()
 
 
-def test_the_end_of_who_watches_over_it_is_told(folder: Path) -> None:
-    """As when memory runs out: nobody would ever write how it ended."""
+def test_a_killed_supervisor_is_reported(folder: Path) -> None:
+    """As when memory runs out: the end is never written."""
     start(folder, SLEEPS)
     pid = pid_of(folder)
     watching = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(watching, signal.SIGKILL)
     found, __ = end(folder)
-    assert background_command.describe(found) == "was lost: what watched over it was killed"
+    assert background_command.describe(found) == "was lost: its supervisor was killed"

@@ -1,4 +1,4 @@
-"""What is evaluated with which settings, how far it is, what came out, and whether that is enough."""
+"""Test the plan of an evaluation, its progress, scores, gates and result file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.trtllm.fleet.plugins.filter.evaluation_plan import evaluation_plan
 from ansible_collections.trtllm.fleet.plugins.module_utils import evaluation
-from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import EvaluationError, Kept
+from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import EvaluationError
+from ansible_collections.trtllm.fleet.plugins.plugin_utils import evaluation as control
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.evaluation import Kept
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.evaluation import plan as evaluation_plan
 from ansible_collections.trtllm.fleet.tests.unit.fake_openai import FakeOpenAI, reply
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
@@ -38,7 +40,7 @@ def recipe(gpus: int, dep: bool = False, **more: Any) -> dict[str, Any]:
     }
 
 
-# --- what is to be done -----------------------------------------------------------------------------------------------
+# --- plan -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -51,15 +53,15 @@ def recipe(gpus: int, dep: bool = False, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_the_document_s_table(gpus: int, dep: bool, low_and_medium: tuple[int, int], high: tuple[int, int]) -> None:
-    found = evaluation.steps(["low", "high", "medium"], recipe(gpus, dep), TABLE, {})
+    found = control.steps(["low", "high", "medium"], recipe(gpus, dep), TABLE, {})
     assert [step["efforts"] for step in found] == [["low", "medium"], ["high"]]
     for step, (batch, tokens) in zip(found, (low_and_medium, high), strict=True):
         assert step["settings"] == {"max_batch_size": batch, "max_num_tokens": tokens}
 
 
-def test_a_layout_that_the_documents_do_not_have_wants_settings_of_one_s_own() -> None:
+def test_a_layout_outside_the_documents_needs_own_settings() -> None:
     (problem,) = evaluation_plan(["basic"], ["low"], recipe=recipe(2, True), table=TABLE)["problems"]
-    assert "no server settings for DEP2" in problem
+    assert "serves with DEP2" in problem
     assert "only for DEP8, DEP4, TP8, TP4" in problem
     assert "evaluation_settings.low" in problem
     own = {"low": {"max_batch_size": 16}}
@@ -67,9 +69,9 @@ def test_a_layout_that_the_documents_do_not_have_wants_settings_of_one_s_own() -
     assert planned == {"steps": [{"efforts": ["low"], "settings": {"max_batch_size": 16}}], "problems": []}
 
 
-def test_own_settings_go_before_the_documents_and_part_efforts() -> None:
+def test_own_settings_override_the_documents_and_split_efforts() -> None:
     own = {"medium": {"max_batch_size": 7}}
-    found = evaluation.steps(["low", "medium"], recipe(8), TABLE, own)
+    found = control.steps(["low", "medium"], recipe(8), TABLE, own)
     assert [(step["efforts"], step["settings"]["max_batch_size"]) for step in found] == [
         (["low"], 1024),
         (["medium"], 7),
@@ -84,23 +86,26 @@ def test_without_settings_it_is_one_step() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"names": ["gqpa"]}, "evaluation_names has 'gqpa'. Did you mean 'gpqa'?"),
-        ({"names": []}, "evaluation_names is empty. Choose from basic, gpqa, aime25, gsm8k."),
-        ({"efforts": ["hi"]}, "evaluation_efforts has 'hi'."),
+        (
+            {"names": ["gqpa"]},
+            "evaluation_names has 'gqpa'; allowed are basic, gpqa, aime25, gsm8k. Did you mean 'gpqa'?",
+        ),
+        ({"names": []}, "evaluation_names is empty; allowed are basic, gpqa, aime25, gsm8k."),
+        ({"efforts": ["hi"]}, "evaluation_efforts has 'hi';"),
         ({"min_score": {"gsm8k": 90.3}}, "evaluation_min_score.gsm8k is 90.3; it must be a number from 0 to 1."),
         ({"min_score": {"gsm8k": True}}, "evaluation_min_score.gsm8k is True"),
-        ({"min_score": {"mmlu": 0.5}}, "evaluation_min_score has 'mmlu'."),
+        ({"min_score": {"mmlu": 0.5}}, "evaluation_min_score has 'mmlu';"),
     ],
 )
-def test_what_is_no_evaluation_is_refused(asked: dict[str, Any], words: str) -> None:
+def test_invalid_evaluations_are_rejected(asked: dict[str, Any], words: str) -> None:
     given = {"names": ["basic"], "efforts": ["low"], **asked}
     (problem,) = evaluation_plan(given["names"], given["efforts"], min_score=given.get("min_score"))["problems"]
     assert problem.startswith(words)
 
 
-def test_local_copies_that_lack_are_named() -> None:
+def test_missing_local_copies_are_listed() -> None:
     (problem,) = evaluation_plan(["gpqa", "aime25", "basic"], ["low"], datasets=["aime2025-I.jsonl"])["problems"]
-    assert "evaluation_datasets_dir has no gpqa_diamond.csv, aime2025-II.jsonl." in problem
+    assert "evaluation_datasets_dir lacks gpqa_diamond.csv, aime2025-II.jsonl." in problem
     assert evaluation_plan(["basic"], ["low"], datasets=[])["problems"] == []
 
 
@@ -111,13 +116,13 @@ def test_local_copies_that_lack_are_named() -> None:
         ({"engine_options": {"enable_attention_dp": True}}, ["engine_options"]),
         ({"image": "example.com/release:2"}, ["image"]),
         ({"instances": [{"gpus": [0, 1]}]}, ["instances"]),
-        # What a recipe says of itself is no reason.
+        # Names and notes of a recipe are ignored.
         ({"notes": ["new"], "name": "another"}, []),
     ],
 )
-def test_an_inventory_that_asks_for_something_else_than_serves(change: dict[str, Any], named: list[str]) -> None:
+def test_an_inventory_that_differs_from_the_running_release(change: dict[str, Any], named: list[str]) -> None:
     served = recipe(8, image="example.com/release:1")
-    assert evaluation.drift(served, {**served, **change}) == named
+    assert control.drift(served, {**served, **change}) == named
     problems = evaluation_plan(["basic"], ["low"], recipe=served, resolved={**served, **change}, table=TABLE)[
         "problems"
     ]
@@ -125,7 +130,7 @@ def test_an_inventory_that_asks_for_something_else_than_serves(change: dict[str,
     assert all(name in problems[0] for name in named)
 
 
-# --- how far it is ----------------------------------------------------------------------------------------------------
+# --- progress ---------------------------------------------------------------------------------------------------------
 
 BARS = """
 gpqa, low:   0%|          | 0/1584 [00:00<?, ?it/s]
@@ -158,10 +163,10 @@ TROUBLE = "\nRate limit exception so wait and retry 3 after 8 sec Connection err
 )
 def test_progress(log: str, told: dict[str, Any], line: str) -> None:
     assert evaluation.progress(log) == told
-    assert evaluation.line(told, 12.3) == line
+    assert control.line(told, 12.3) == line
 
 
-# --- what it gave -----------------------------------------------------------------------------------------------------
+# --- scores -----------------------------------------------------------------------------------------------------------
 
 GOOD = {"score": 0.75, "score:std": 0.433, "answers": 100, "refused": 0, "seconds": 3.5, "chars": 12.0}
 
@@ -183,15 +188,15 @@ def test_of_one_answer_there_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (json.dumps(GOOD)[:-9], "is no JSON"),
-        ("", "is no JSON"),
-        ("[]", "score is None, and no number"),
-        (json.dumps({**GOOD, "score": None}), "score is None, and no number"),
-        (json.dumps({**GOOD, "score": "0.7"}), "score is '0.7', and no number"),
-        (json.dumps({**GOOD, "score": float("nan")}), "score is nan, and no number"),
-        (json.dumps({**GOOD, "score": 75}), "a score of 75 from 100 answers is none"),
-        (json.dumps({**GOOD, "answers": 0}), "from 0 answers is none"),
-        (json.dumps({"score": 0.5, "seconds": 1}), "answers is None, and no number"),
+        (json.dumps(GOOD)[:-9], "is not JSON"),
+        ("", "is not JSON"),
+        ("[]", "score is None; it must be a number"),
+        (json.dumps({**GOOD, "score": None}), "score is None; it must be a number"),
+        (json.dumps({**GOOD, "score": "0.7"}), "score is '0.7'; it must be a number"),
+        (json.dumps({**GOOD, "score": float("nan")}), "score is nan; it must be a number"),
+        (json.dumps({**GOOD, "score": 75}), "score is 75 from 100 answers"),
+        (json.dumps({**GOOD, "answers": 0}), "from 0 answers; it must"),
+        (json.dumps({"score": 0.5, "seconds": 1}), "answers is None; it must be a number"),
     ],
 )
 def test_damaged_results_are_no_scores(tmp_path: Path, text: str, words: str) -> None:
@@ -205,12 +210,12 @@ def result(name: str, score: float, answers: int) -> dict[str, Any]:
     return {"name": name, "effort": "low", "score": score, "answers": answers}
 
 
-def test_the_reference_leaves_what_chance_takes() -> None:
+def test_the_tolerance_of_the_reference() -> None:
     """As TensorRT-LLM's own hypothesis test has it, with alpha 0.05 and sigma 50: all 1319 questions, and a few."""
     for answers in (1319, 50):
         scale = (2 * 50.0**2 / answers) ** 0.5
         expected = 90.3 + NormalDist().inv_cdf(0.05) * scale
-        assert evaluation.reference_threshold(0.903, answers) == pytest.approx(expected / 100)
+        assert control.reference_threshold(0.903, answers) == pytest.approx(expected / 100)
 
 
 @pytest.mark.parametrize(
@@ -226,26 +231,26 @@ def test_the_reference_leaves_what_chance_takes() -> None:
     ],
 )
 def test_gates(model: str, score: float, own: dict[str, float], failed: bool) -> None:
-    found = evaluation.gates([result("gsm8k", score, 1319)], own, REFERENCES[model])
+    found = control.gates([result("gsm8k", score, 1319)], own, REFERENCES[model])
     assert [gate["reached"] for gate in found] == [not failed]
-    assert bool(evaluation.failed_gates(found)) is failed
+    assert bool(control.failed_gates(found)) is failed
 
 
-def test_only_what_has_a_lowest_score_is_gated_and_what_fails_is_named() -> None:
+def test_gates_of_lowest_scores() -> None:
     results = [result("gpqa", 0.1, 10), result("aime25", 0.4, 10), result("aime25", 0.6, 10)]
-    found = evaluation.gates(results, {"aime25": 0.5}, REFERENCES["gpt-oss-120b"])
+    found = control.gates(results, {"aime25": 0.5}, REFERENCES["gpt-oss-120b"])
     assert [(gate["name"], gate["reached"]) for gate in found] == [("aime25", False), ("aime25", True)]
-    assert evaluation.failed_gates(found) == ["aime25, low: 0.4000 is below 0.5000 (evaluation_min_score)"]
+    assert control.failed_gates(found) == ["aime25, low: 0.4000 is below 0.5000 (evaluation_min_score)"]
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
+# --- result file ------------------------------------------------------------------------------------------------------
 
 
 def clock() -> datetime:
     return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def test_a_run_is_kept_from_its_begin_and_gone_on_with(tmp_path: Path) -> None:
+def test_a_run_is_written_from_its_start_and_continued(tmp_path: Path) -> None:
     folder = tmp_path / "a-run"
     Kept(folder, {"names": ["gpqa"]}, clock)
     read = json.loads((folder / "result.json").read_text())
@@ -272,9 +277,9 @@ def test_requests_that_were_refused_are_no_wrong_answers(tmp_path: Path) -> None
     assert "refused 3 of 10 requests" in kept.document["problems"][0]
 
 
-def test_a_damaged_result_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_damaged_result_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"schema": 1')
-    with pytest.raises(EvaluationError, match="no result of an evaluation"):
+    with pytest.raises(EvaluationError, match="not a result of an evaluation"):
         Kept(tmp_path, {})
 
 
@@ -356,7 +361,7 @@ def test_scores_are_read(tmp_path: Path, server: FakeOpenAI) -> None:
     assert "a-secret" not in json.dumps(answer) + json.dumps(request)
 
 
-def test_it_goes_on_between_turns(tmp_path: Path, server: FakeOpenAI) -> None:
+def test_the_tool_runs_between_polls(tmp_path: Path, server: FakeOpenAI) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.replace("{act}", "time.sleep(4)" + WRITES))
     first = call(tmp_path, server.url, turn=1)
     assert (first["finished"], first["results"], first.get("failed")) == (False, [], None)
@@ -373,7 +378,7 @@ def test_a_dead_server_ends_it_in_time(tmp_path: Path) -> None:
     answer = call(tmp_path, url)
     assert time.monotonic() - began < 25
     assert answer["failed"] is True
-    assert "has not been well for 3 s (evaluation_unhealthy_timeout)" in answer["msg"]
+    assert "was unhealthy for 3 s (evaluation_unhealthy_timeout)" in answer["msg"]
     assert "/health: " in answer["msg"]
     assert gone(seen(tmp_path)[2])
 
@@ -386,12 +391,12 @@ def test_a_server_that_is_back_in_time_does_not(tmp_path: Path) -> None:
         assert len(answers) == 1
 
 
-def test_what_is_not_well_is_not_begun_with(tmp_path: Path) -> None:
+def test_an_unhealthy_endpoint_is_not_evaluated(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.replace("{act}", WRITES))
     with FakeOpenAI({"/health": [reply(503)]}) as fake:
         answer = call(tmp_path, fake.url)
     assert answer["failed"] is True
-    assert answer["msg"].startswith("Nothing was evaluated, as the endpoint is not well.")
+    assert answer["msg"].startswith("The endpoint is unhealthy; evaluation needs a healthy endpoint.")
     assert "503" in answer["msg"]
     assert not (tmp_path / "run").exists()
 
@@ -399,15 +404,15 @@ def test_what_is_not_well_is_not_begun_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("act", "options", "words"),
     [
-        ("sys.exit('no key for you')", {}, "ended with 1. It said last:"),
-        ("pass", {}, "ended with 0. It said last:"),
+        ("sys.exit('no key for you')", {}, "ended with 1. Last output:"),
+        ("pass", {}, "ended with 0. Last output:"),
         (SLEEPS, {"timeout": 2}, "was ended after"),
         (f"os.kill(os.getpid(), {int(signal.SIGKILL)})", {}, "was killed by signal 9"),
-        ('pathlib.Path("basic-low.json").write_text("{")', {}, "basic-low.json is no JSON"),
+        ('pathlib.Path("basic-low.json").write_text("{")', {}, "basic-low.json is not JSON"),
     ],
     ids=["fails", "gives nothing", "takes too long", "is killed", "gives nonsense"],
 )
-def test_what_gives_no_score_fails(
+def test_a_run_without_score_fails(
     tmp_path: Path, server: FakeOpenAI, act: str, options: dict[str, Any], words: str
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.replace("{act}", act))
@@ -416,7 +421,7 @@ def test_what_gives_no_score_fails(
     assert words in answer["msg"]
 
 
-def test_what_nobody_waits_for_is_ended(tmp_path: Path, server: FakeOpenAI) -> None:
+def test_the_tool_ends_without_polls(tmp_path: Path, server: FakeOpenAI) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.replace("{act}", SLEEPS))
     assert call(tmp_path, server.url, turn=2, lease=3)["finished"] is False
     pid = seen(tmp_path)[2]

@@ -1,4 +1,4 @@
-"""Which variation is tried next, and what comes out of a search."""
+"""Test the order of the variations and the outcome of a search."""
 
 from __future__ import annotations
 
@@ -25,13 +25,18 @@ def trial(choice: tuning.Choice, score: float | None, seconds: float = 10) -> di
     return {"choice": choice, "variables": wanted, "score": score, "points": points, "seconds": seconds, "problem": ""}
 
 
+def state(space: Any, trials: list[dict[str, Any]], max_trials: int = 99, budget: float = 1e9) -> dict[str, Any]:
+    return tuning.search(space, trials, PER_GPU, 0.02, max_trials, sum(one["seconds"] for one in trials), budget)
+
+
 def search(speed: Speed, max_trials: int = 99, budget: float = 1e9, seconds: float = 10) -> list[dict[str, Any]]:
     trials: list[dict[str, Any]] = []
     for _turn in range(50):
-        step = tuning.step(SPACE, trials, 0.02, max_trials, sum(one["seconds"] for one in trials), budget)
-        if step["done"]:
+        found = state(SPACE, trials, max_trials, budget)
+        if found["done"]:
+            assert found["next"] == {}
             return trials
-        trials.append(trial(step["choice"], speed(step["variables"]), seconds))
+        trials.append(trial(found["next"]["choice"], speed(found["next"]["variables"]), seconds))
     raise AssertionError("the search does not end")
 
 
@@ -49,7 +54,7 @@ def test_the_best_of_independent_dimensions_is_found_in_as_many_trials_as_values
     assert len(trials) == 1 + 3 + 2 + 1
     best = tuning.best(trials, 0.02)
     assert best is not None
-    # Every combination there is, not only those that were tried.
+    # Every combination, not only the tried ones.
     axes = [[None, *range(len(values))] for values in SPACE.values()]
     every = [
         {name: index for name, index in zip(SPACE, indexes, strict=True) if index is not None}
@@ -59,13 +64,13 @@ def test_the_best_of_independent_dimensions_is_found_in_as_many_trials_as_values
     assert trials[best]["choice"] == {"batch size": 1, "layout": 0}
 
 
-def test_what_the_inventory_has_is_first_and_nothing_is_tried_twice() -> None:
+def test_the_inventory_s_recipe_is_first_and_no_choice_is_repeated() -> None:
     choices = [one["choice"] for one in search(independent)]
     assert choices[0] == {}
     assert all(choices.count(choice) == 1 for choice in choices)
 
 
-def test_one_that_cannot_serve_does_not_end_the_search() -> None:
+def test_a_failed_trial_does_not_end_the_search() -> None:
     trials = search(lambda wanted: None if "gpus_per_instance" in wanted else independent(wanted))
     assert [one["score"] for one in trials].count(None) == 2
     best = tuning.best(trials, 0.02)
@@ -73,30 +78,29 @@ def test_one_that_cannot_serve_does_not_end_the_search() -> None:
     assert trials[best]["choice"] == {"batch size": 1}
 
 
-def test_nothing_that_can_be_measured_is_no_winner() -> None:
+def test_a_search_without_a_score_has_no_best_trial() -> None:
     trials = search(lambda wanted: None)
-    outcome = tuning.outcome(SPACE, trials, PER_GPU, 0.02, "all were tried")
+    outcome = state(SPACE, trials)["outcome"]
     assert (outcome["best"], outcome["variables"], outcome["pareto"]) == (None, {}, [])
 
 
-def test_what_is_ahead_by_noise_only_is_no_better() -> None:
+def test_a_lead_within_the_margin_is_not_better() -> None:
     assert tuning.best([trial({}, 100), trial({"layout": 0}, 101.9)], 0.02) == 0
     assert tuning.best([trial({}, 100), trial({"layout": 0}, 102.1)], 0.02) == 1
 
 
 @pytest.mark.parametrize(("budget", "trials"), [(65, 6), (59, 5), (9, 1), (0, 1)])
-def test_no_trial_is_begun_that_would_not_end_in_time(budget: float, trials: int) -> None:
-    """The first is tried anyway, as nobody knows how long one takes."""
+def test_no_trial_starts_that_would_not_end_in_time(budget: float, trials: int) -> None:
+    """The first is tried anyway, because the length of a trial is unknown."""
     assert len(search(independent, budget=budget)) == trials
 
 
-def test_so_many_trials_and_no_more() -> None:
+def test_the_maximum_number_of_trials() -> None:
     assert len(search(independent, max_trials=3)) == 3
-    step = tuning.step(SPACE, search(independent, max_trials=3), 0.02, 3, 0, 1000)
-    assert "tune_max_trials" in step["done"]
+    assert "tune_max_trials" in state(SPACE, search(independent, max_trials=3), max_trials=3)["done"]
 
 
-def test_variations_are_merged_the_later_on_top() -> None:
+def test_later_dimensions_are_merged_on_top() -> None:
     space: dict[str, list[dict[str, Any]]] = {
         "one": [{"engine_options": {"a": {"x": 1, "y": 1}, "b": 1}}],
         "two": [{"engine_options": {"a": {"y": 2}}, "use_case": "max_throughput"}],
@@ -118,19 +122,19 @@ def test_variations_are_merged_the_later_on_top() -> None:
         ({"batch": [{"engine_option": {}}]}, "Did you mean 'engine_options'?"),
     ],
 )
-def test_what_is_no_space_is_refused_in_words(space: Any, words: str) -> None:
-    assert words in "\n".join(tuning.step(space, [], 0, 1, 0, 0)["problems"])
+def test_an_invalid_space_is_rejected(space: Any, words: str) -> None:
+    assert words in "\n".join(state(space, [])["problems"])
 
 
 def point(per_user: float, per_gpu: float) -> dict[str, Any]:
     return {"scenario": "smoke", "users": 2, "per_user": per_user, "per_gpu": per_gpu}
 
 
-def test_the_pareto_set_has_what_nothing_beats() -> None:
+def test_the_pareto_set() -> None:
     one = {"points": [point(10, 100), point(5, 300)]}
     two = {"points": [point(10, 90), point(7, 200), point(5, 300), point(4, 299)]}
     found = [(one["trial"], one["per_user"], one["per_gpu"]) for one in tuning.pareto([one, two])]
-    # Of two that are alike both stay.
+    # Of two equal loads both stay.
     assert found == [(0, 10, 100), (1, 7, 200), (0, 5, 300), (1, 5, 300)]
 
 
@@ -168,15 +172,15 @@ def test_a_trial_with_a_problem_has_no_score() -> None:
     assert tuning.trial({}, {}, {"problem": "no memory", "seconds": 3}, PER_GPU)["problem"] == "no memory"
 
 
-def test_a_trial_that_misses_the_objectives_keeps_what_it_measured() -> None:
+def test_a_trial_that_misses_the_objectives_keeps_its_points() -> None:
     missed = {"result": document({1: [10.0]}, {"ttft_ms.p99": 1}), "missed": ["smoke, 1 at once: too slow"]}
     found = tuning.trial({}, {}, {**missed, "path": "results/1", "seconds": 3}, PER_GPU)
     assert (found["score"], found["problem"]) == (None, "smoke, 1 at once: too slow")
     assert [one["per_gpu"] for one in found["points"]] == [10.0]
 
 
-def test_a_choice_is_told_in_words() -> None:
-    assert tuning.named(SPACE, {}) == "as the inventory has it"
+def test_the_name_of_a_choice() -> None:
+    assert tuning.named(SPACE, {}) == "the inventory's recipe"
     assert tuning.named(SPACE, {"prefill": 0, "layout": 1}) == (
         "layout: gpus_per_instance=2; prefill: enable_chunked_prefill=true"
     )

@@ -1,40 +1,32 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Two results beside each other: which of their figures differ by more than noise, and what else differs.
+"""Compare two results: the figures that differ by more than noise, and other differences.
 
-The test is Welch's, on the logarithms of the rounds' values, with Holm's correction over everything that is compared.
-How often it is wrong is in docs/design/benchmark-comparison.md;
-test_benchmark_compare.py checks it.
+The test is Welch's on the logarithms of the rounds' values, with Holm's correction over all compared figures.
+docs/design/benchmark-comparison.md has its error rates.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-IMPORT_ERROR = None
-try:
-    from scipy.special import stdtr, stdtrit
-except ImportError:
-    IMPORT_ERROR = traceback.format_exc()
-
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.figures import tools
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Point, loads, value
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.system_under_test import differences
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.figures import tools
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Point, loads, value
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.system_under_test import differences
 
 Verdict = Literal["better", "worse", "within noise", "unknown"]
 VERDICTS: tuple[Verdict, ...] = ("worse", "better", "within noise", "unknown")
 RISK = 0.05
 MARGIN = 0.05
-ROUNDS = 2  # fewer have no spread
-# Results keep five digits, so that a spread below is not known.
+ROUNDS = 2  # one round has no spread
+# Results keep five digits; a smaller spread is unknown.
 FINEST = 1e-4
-# By which a metric is known, and whether more of it is better.
+# Whether more of a metric is better.
 METRICS = {
     "throughput.output_tokens_per_second": True,
     "throughput.output_tokens_per_second_per_gpu": True,
@@ -48,9 +40,8 @@ METRICS = {
     "e2e_ms.p50": False,
     "e2e_ms.p99": False,
 }
-# Parts of a scenario that make no other load of it.
+# Parts of a scenario that do not change its load.
 NO_SHAPE = ("name", "source", "concurrency", "seed")
-# Of a target, in this order.
 TARGET = ("name", "kind", "base_urls", "model", "gpu_type", "gpus", "hosts", "load_from")
 
 
@@ -60,9 +51,9 @@ Pair = tuple[Sequence[float], Sequence[float]]
 
 @dataclass(frozen=True)
 class Judgement:
-    """The ratio of two sides' values with its interval, which is as wide as Holm's step for it wants.
+    """The ratio of two sides' values, with its interval at the level of Holm's step.
 
-    ``side`` is 1 where all of the interval is beyond the margin above, -1 below, 0 otherwise.
+    ``side`` is 1 if the whole interval is above the margin, -1 if it is below, else 0.
     """
 
     ratio: float
@@ -78,11 +69,15 @@ class _Test:
     degrees: float
 
     def probability(self, margin: float) -> float:
-        """Of seeing that much where the true shift is just at the margin, on either side."""
+        """Return the p-value of a true shift at the margin, on either side."""
+        from scipy.special import stdtr
+
         beyond = abs(self.shift) - margin
         return 1.0 if beyond <= 0 else 2 * float(stdtr(self.degrees, -beyond / self.error))
 
     def judged(self, level: float, margin: float) -> Judgement:
+        from scipy.special import stdtrit
+
         half = -float(stdtrit(self.degrees, level / 2)) * self.error
         low, high = self.shift - half, self.shift + half
         side = 1 if low > margin else -1 if high < -margin else 0
@@ -90,10 +85,10 @@ class _Test:
 
 
 def judge(pairs: Sequence[Pair], margin: float = MARGIN, risk: float = RISK) -> list[Judgement]:
-    """What is to be said of the ratio of each pair's first to its second side, all of them together.
+    """Judge the ratio of each pair's first to its second side.
 
-    Each side has the values of two rounds or more, above 0. Where all pairs are of equal runs, the chance that any of
-    them is told to lie beyond the margin is ``risk`` at most: that is what Holm's correction is for.
+    Each side has two or more values above 0. If all pairs are of equal runs, the probability that any ratio is judged
+    beyond the margin is at most ``risk``, by Holm's correction.
     """
     threshold = math.log1p(margin)
     tests = [_test(ours, theirs) for ours, theirs in pairs]
@@ -102,7 +97,7 @@ def judge(pairs: Sequence[Pair], margin: float = MARGIN, risk: float = RISK) -> 
     level = 0.0
     beyond = True
     for step, place in enumerate(order):
-        # From the first that is not beyond, no other one is: they are judged as strictly as it was.
+        # After the first that is not beyond the margin, Holm's level stays.
         if beyond:
             level = risk / (len(tests) - step)
         found[place] = tests[place].judged(level, threshold)
@@ -114,8 +109,8 @@ def _test(ours: Sequence[float], theirs: Sequence[float]) -> _Test:
     logs = [[math.log(one) for one in side] for side in (ours, theirs)]
     squares = [max(statistics.variance(side), FINEST**2) / len(side) for side in logs]
     both = sum(squares)
-    degrees = both**2 / sum(square**2 / (len(side) - 1) for square, side in zip(squares, logs))
-    # With two rounds Welch's formula promises too much: 15 % false alarms where only one side varies.
+    degrees = both**2 / sum(square**2 / (len(side) - 1) for square, side in zip(squares, logs, strict=True))
+    # With two rounds Welch's formula gives 15 % false alarms if only one side varies.
     if min(len(side) for side in logs) == ROUNDS:
         degrees = 1.0
     return _Test(statistics.mean(logs[0]) - statistics.mean(logs[1]), math.sqrt(both), degrees)
@@ -126,11 +121,11 @@ def _exp(value: float) -> float:
 
 
 def compare(run: Mapping[str, Any], baseline: Mapping[str, Any], margin: float = MARGIN) -> dict[str, Any]:
-    """How ``run`` is beside ``baseline``, both as ``read_run`` gives them.
+    """Compare a run with a baseline, both as ``read_run`` returns them.
 
-    A ratio is the run's value to the baseline's. ``loads`` are those that both have, and before those of a scenario
-    all of them as one, ``users`` None. ``only_run`` and ``only_baseline`` are what just one has, ``differences`` in
-    what else they differ, each with the run's first.
+    A ratio is the run's value to the baseline's. ``loads`` are those of both. A scenario with several loads starts
+    with all of them together, with ``users`` None. ``only_run`` and ``only_baseline`` are the loads of one side.
+    ``differences`` are other differences, the run's value first.
     """
     shapes = [{one["name"]: one for one in document["scenarios"]} for document in (run, baseline)]
     measured = [{(name, users): points for name, users, points in loads(document)} for document in (run, baseline)]
@@ -143,8 +138,8 @@ def compare(run: Mapping[str, Any], baseline: Mapping[str, Any], margin: float =
     whole, single = (
         [row for load in found if (load["users"] is None) == of for row in load["metrics"]] for of in (1, 0)
     )
-    # Half of the risk is for scenarios as a whole, so that the many single loads do not hide what all of them have.
-    # What it was for is known where all of these differ, and then it is for the single loads, too.
+    # Half of the risk is for whole scenarios, so that many single loads do not hide a common difference. If all whole
+    # scenarios differ, single loads get all of it.
     _judge_rows(whole, margin, RISK / 2)
     _judge_rows(single, margin, RISK if all(row["verdict"] in ("better", "worse") for row in whole) else RISK / 2)
     rows = [*whole, *single]
@@ -173,12 +168,12 @@ def _load(load: tuple[str, int], ours: Sequence[Point], theirs: Sequence[Point])
 
 
 def _together(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The loads of a scenario as one, without a number of users: noise that is of one load only is less here."""
+    """Compare all loads of a scenario together, which averages the noise of single loads."""
     rows = []
     for metric in METRICS:
         of = [row["rounds"] for load in each for row in load["metrics"] if row["metric"] == metric]
         if of:
-            sides = [zip(*(pair[side] for pair in of)) for side in (0, 1)]
+            sides = [zip(*(pair[side] for pair in of), strict=False) for side in (0, 1)]
             rounds = [[float(f"{_mean(values):.6g}") for values in side] for side in sides]
             rows.append(_row(metric, rounds))
     return {"scenario": each[0]["scenario"], "users": None, "metrics": rows}
@@ -201,19 +196,19 @@ def _row(metric: str, rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
 
 def _judge_rows(rows: Sequence[dict[str, Any]], margin: float, risk: float) -> None:
     tested = [row for row in rows if row["verdict"] != "unknown"]
-    for row, judgement in zip(tested, judge([row["rounds"] for row in tested], margin, risk)):
+    for row, judgement in zip(tested, judge([row["rounds"] for row in tested], margin, risk), strict=True):
         row.update(ratio=_digits(judgement.ratio), low=_digits(judgement.low), high=_digits(judgement.high))
         if judgement.side:
             row["verdict"] = "better" if (judgement.side > 0) == METRICS[row["metric"]] else "worse"
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The geometric one, as the test has it."""
+    """Return the geometric mean."""
     return math.exp(statistics.mean([math.log(one) for one in values]))
 
 
 def _reason(rounds: Sequence[Sequence[float]]) -> str:
-    for side, values in zip(("the run", "the baseline"), rounds):
+    for side, values in zip(("the run", "the baseline"), rounds, strict=True):
         if not values:
             return f"not measured in {side}"
         if len(values) < ROUNDS:
@@ -222,7 +217,7 @@ def _reason(rounds: Sequence[Sequence[float]]) -> str:
 
 
 def _digits(value: float) -> float | None:
-    """Four decimals, more for what is near 0; None for what is beyond all bounds, which JSON has no number for."""
+    """Round to four decimals, or four digits below 0.1. Return None for infinity, which JSON does not have."""
     return None if math.isinf(value) else float(f"{value:.4g}") if value < 0.1 else round(value, 4)
 
 
@@ -241,7 +236,7 @@ def _only(
     this: int,
     alike: Sequence[str],
 ) -> list[str]:
-    """What only one result has, in words: scenarios, and of those that both have numbers of users."""
+    """Describe the scenarios, and the loads of common scenarios, that only one result has."""
     ours, theirs = measured[this], measured[1 - this]
     found = []
     for name in shapes[this]:
@@ -256,12 +251,12 @@ def _only(
 
 
 def shape_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """In what two scenarios put another load on an endpoint, whatever the number of users."""
+    """Return the differences of two scenarios except in the concurrency."""
     return differences(*({name: part for name, part in of.items() if name not in NO_SHAPE} for of in (one, other)))
 
 
 def run_differences(run: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[str]:
-    """In what two runs differ beside their figures: target, tools, and what their hosts have."""
+    """Return the differences in target, tools and hosts."""
     targets = [{name: document["target"].get(name) for name in TARGET} for document in (run, baseline)]
     return [
         *(f"target.{line}" for line in differences(*targets)),
@@ -271,7 +266,7 @@ def run_differences(run: Mapping[str, Any], baseline: Mapping[str, Any]) -> list
 
 
 def _host_differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
-    """By name where they have hosts in common; otherwise each kind of host with each kind."""
+    """Compare common hosts by name; without any, compare each host with each."""
     if shared := [host for host in ours if host in theirs]:
         found: dict[str, list[str]] = {}
         for host in shared:

@@ -1,44 +1,33 @@
-"""Module benchmark_report: which files it writes, what is on the pages, and that any text of a result is harmless."""
+"""Test the action benchmark_report: its files, the content of its pages, and that text of a result is escaped."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
+from ansible.errors import AnsibleActionFail
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import compare, drawing
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.markup import Html, join, tag
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.pages import STYLE
-from ansible_collections.trtllm.fleet.plugins.modules import benchmark_report
-from ansible_collections.trtllm.fleet.tests.unit.benchmark_sample import BEGAN, PUBLISHED, ROOT, SUBJECT, TARGET, sample
+from ansible_collections.trtllm.fleet.plugins.action import benchmark_report
+from ansible_collections.trtllm.fleet.tests.unit.benchmark_sample import BEGAN, PUBLISHED, SUBJECT, TARGET, sample
 from ansible_collections.trtllm.fleet.tests.unit.plugins.plugin_utils.test_status import Page
 
-Report = Callable[..., "dict[str, Any]"]
 
-
-@pytest.fixture
-def report(capsys: pytest.CaptureFixture[str]) -> Report:
-    """Runs the module and gives what it printed."""
-
-    def run(**options: Any) -> dict[str, Any]:
-        check = options.pop("check", False)
-        options = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
-        with patch_module_args({"_ansible_check_mode": check, **options}), pytest.raises(SystemExit):
-            benchmark_report.main()
-        printed: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return printed
-
-    return run
+def report(*, check: bool = False, **options: Any) -> dict[str, Any]:
+    """Run the action and return its result."""
+    given = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    task = SimpleNamespace(args=given, check_mode=check, async_val=0, action="benchmark_report", diff=False)
+    found: dict[str, Any] = benchmark_report.ActionModule(task, *[MagicMock() for _other in range(5)]).run()
+    return found
 
 
 def edit(folder: Path, **changes: Any) -> None:
-    """Change a result that was written."""
+    """Change a written result."""
     file = folder / "result.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
@@ -50,7 +39,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_report_its_charts_and_the_index(tmp_path: Path, report: Report) -> None:
+def test_a_report_its_charts_and_the_index(tmp_path: Path) -> None:
     folder = sample(tmp_path, ["smoke"])
     before = contents(tmp_path)
     assert report(run=folder, index=tmp_path, check=True)["changed"]
@@ -73,7 +62,7 @@ def test_a_report_its_charts_and_the_index(tmp_path: Path, report: Report) -> No
     assert report(run=folder, published=PUBLISHED)["changed"]
 
 
-def test_a_comparison_beside_the_report(tmp_path: Path, report: Report) -> None:
+def test_a_comparison_beside_the_report(tmp_path: Path) -> None:
     baseline = sample(tmp_path, ["smoke"], began=BEGAN - timedelta(days=1))
     run = sample(tmp_path, ["smoke"], speed=0.6, seed=2, ran_on={"gpu1": {**SUBJECT, "driver": "575.57.08"}})
     report(run=run)
@@ -86,7 +75,7 @@ def test_a_comparison_beside_the_report(tmp_path: Path, report: Report) -> None:
     assert "driver: 575.57.08, 580.159.04" in page.text
     counts = found["comparison"]["counts"]
     assert f"Worse {counts['worse']} of {sum(counts.values())} figures" in page.text
-    assert page.text.index("What else differs") < page.text.index("Figure by figure")
+    assert page.text.index("Other differences") < page.text.index("Figures A ratio")
     assert report(run=run, baseline=baseline, margin=0.9)["comparison"]["verdict"] == "within noise"
     links = [value for name, value in Page((tmp_path / "index.html").read_text()).attributes if name == "href"]
     assert links == [
@@ -96,7 +85,7 @@ def test_a_comparison_beside_the_report(tmp_path: Path, report: Report) -> None:
     assert all((tmp_path / link).exists() for link in links)
 
 
-def test_somewhere_else(tmp_path: Path, report: Report) -> None:
+def test_another_directory(tmp_path: Path) -> None:
     folder = sample(tmp_path / "results", ["smoke"])
     before = contents(folder)
     found = report(run=folder / "result.json", dest=tmp_path / "pages")
@@ -112,28 +101,37 @@ def test_somewhere_else(tmp_path: Path, report: Report) -> None:
         ({"run": "/nowhere"}, "/nowhere"),
         ({"index": "/", "dest": "/"}, "missing parameter(s) required by 'dest': run"),
         ({"run": "x", "margin": -1}, "margin is -1; it must be 0 or more"),
+        ({"run": "x", "unknown": 1}, "Unsupported parameters"),
     ],
 )
-def test_bad_options(report: Report, options: dict[str, Any], message: str) -> None:
-    found = report(**options)
-    assert found["failed"]
-    assert message in found["msg"]
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(AnsibleActionFail) as error:
+        report(**options)
+    assert message in str(error.value)
 
 
-def test_libraries_that_are_not_there(tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = sample(tmp_path, ["smoke"])
-    monkeypatch.setattr(compare, "IMPORT_ERROR", "Traceback: no scipy")
+    missing = {"scipy"}
+
+    def find(name: str) -> None:
+        if name in missing:
+            raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(benchmark_report, "import_module", find)
     assert not report(run=folder).get("failed"), "not needed"
-    assert "scipy" in report(run=folder, baseline=folder)["msg"]
-    monkeypatch.setattr(drawing, "IMPORT_ERROR", "Traceback: no matplotlib")
-    assert "matplotlib" in report(run=folder)["msg"]
-    assert not report(index=tmp_path).get("failed"), "not needed"
+    with pytest.raises(AnsibleActionFail, match=r"needs scipy on the control node .* Run 'pip install scipy'"):
+        report(run=folder, baseline=folder)
+    missing.add("matplotlib")
+    with pytest.raises(AnsibleActionFail, match=r"Run 'pip install matplotlib'"):
+        report(run=folder)
+    assert report(index=tmp_path)["index"], "not needed"
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_report_tells_what_was_measured_and_on_what(tmp_path: Path, report: Report) -> None:
+def test_a_report_has_the_figures_and_the_system_under_test(tmp_path: Path) -> None:
     folder = sample(tmp_path, slo={"ttft_ms.p99": 2000, "tpot_ms.p50": 30})
     report(run=folder, published=PUBLISHED)
     text = Page((folder / "report.html").read_text()).text
@@ -152,27 +150,27 @@ def test_a_report_tells_what_was_measured_and_on_what(tmp_path: Path, report: Re
         "Users within the SLO 128 low_latency 16, quick_start 128. SLO: ttft_ms.p99 2,000, tpot_ms.p50 30",
         "The sweep ended there: ttft_ms.p99 is",
         "Published: 6,798 tokens/s per GPU",
-        "Tool benchmark_serving 1.2.1",
-        "Digest sha256:e35ea1320d51e7c066134a52391d50eb294b7a75c37c1a736f68132956832174",
-        'moe_config.backend: "TRITON" TensorRT-LLM deployment guide for gpt-oss, Hopper',
-        "Power limit 700 W",
-        "GPUs 1 x NVIDIA H200 (simulated)",
+        "tool.benchmark_serving 1.2.1",
+        "digest sha256:e35ea1320d51e7c066134a52391d50eb294b7a75c37c1a736f68132956832174",
+        "engine_options.moe_config.backend TRITON TensorRT-LLM deployment guide for gpt-oss, Hopper",
+        "gpus.power_limit_watts 700",
+        "gpus.product_name NVIDIA H200 (simulated)",
     ):
         assert words in text, words
-    order = [text.index(words) for words in ("Best tokens", "All scenarios", "Every load", "What it ran on")]
+    order = [text.index(words) for words in ("Best tokens", "All scenarios", "Loads", "System under test")]
     assert order == sorted(order)
 
 
 @pytest.mark.parametrize(
     ("state", "changes", "badge", "sentence"),
     [
-        ("running", {}, "broken off", "This run did not end. It was broken off, or still goes on."),
-        ("failed", {}, "failed", "This run failed. What was measured before is below."),
-        ("complete", {"problems": ["a thing"]}, "complete", "Not all of this run counts."),
+        ("running", {}, "interrupted", "The run was interrupted, or is still running."),
+        ("failed", {}, "failed", "The run failed. The loads measured before are below."),
+        ("complete", {"problems": ["a thing"]}, "complete", "Not all results count."),
     ],
 )
-def test_a_run_that_does_not_count_says_so_first(
-    tmp_path: Path, report: Report, state: str, changes: dict[str, Any], badge: str, sentence: str
+def test_an_incomplete_run_starts_with_an_alert(
+    tmp_path: Path, state: str, changes: dict[str, Any], badge: str, sentence: str
 ) -> None:
     folder = sample(tmp_path, ["smoke"], state=state)
     edit(folder, **changes)
@@ -185,44 +183,44 @@ def test_a_run_that_does_not_count_says_so_first(
     assert f"UTC {badge}" in listed
 
 
-def test_a_run_without_any_load(tmp_path: Path, report: Report) -> None:
+def test_a_run_without_any_load(tmp_path: Path) -> None:
     folder = sample(tmp_path, ["smoke"], state="failed")
     edit(folder, points=[], ran_on={}, problems=["the tool was not there"])
     found = report(run=folder, index=tmp_path)
     assert found["charts"] == []
     text = Page((folder / "report.html").read_text()).text
     assert "the tool was not there" in text
-    assert "No load of it was measured." in text
+    assert "No load was measured." in text
     assert report(run=folder, baseline=folder)["comparison"]["verdict"] == "unknown"
 
 
-def test_the_index_has_the_newest_first_and_what_cannot_be_read(tmp_path: Path, report: Report) -> None:
+def test_the_index_starts_with_the_newest_and_has_unreadable_results(tmp_path: Path) -> None:
     for day in (1, 3, 2):
         sample(tmp_path, ["smoke"], began=BEGAN + timedelta(days=day), target={**TARGET, "name": f"gpu{day}"})
     (tmp_path / "half").mkdir()
     (tmp_path / "half/result.json").write_text("{")
     text = Page(Path(report(index=tmp_path)["index"]).read_text()).text
-    places = [text.index(name) for name in ("gpu3", "gpu2", "gpu1", "half cannot be read")]
+    places = [text.index(name) for name in ("gpu3", "gpu2", "gpu1", "half unreadable")]
     assert places == sorted(places)
     assert "4 runs" in text
     assert not report(index=tmp_path)["changed"]
 
 
-def test_an_endpoint_of_somebody_else(tmp_path: Path, report: Report) -> None:
-    """Nothing is known of what it runs on."""
+def test_a_foreign_endpoint(tmp_path: Path) -> None:
+    """Its system under test is unknown."""
     target = {"name": "outside", "kind": "endpoint", "base_urls": ["https://api.example.org"], "model": "m", "gpus": 0}
     folder = sample(tmp_path, ["smoke"], target={**target, "hosts": [], "load_from": None}, ran_on={})
     report(run=folder, index=tmp_path)
     text = Page((folder / "report.html").read_text()).text
-    assert "an endpoint, https://api.example.org" in text
+    assert "at endpoint https://api.example.org" in text
     assert "Best tokens/s " in text
 
 
-# --- whatever is in a result ------------------------------------------------------------------------------------------
+# --- escaping ------------------------------------------------------------------------------------------
 
 
 def hostile(value: Any) -> Any:
-    """The same with a script in each text, the ones that a result's reader needs aside."""
+    """Return the value with a script in each text except times and states."""
     if isinstance(value, dict):
         return {name: hostile(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -231,7 +229,7 @@ def hostile(value: Any) -> Any:
     return value if keep else f"""{value}'"></style></svg><script>alert(1)</script>"""
 
 
-def test_every_page_escapes_everything(tmp_path: Path, report: Report) -> None:
+def test_every_page_escapes_everything(tmp_path: Path) -> None:
     folder = sample(tmp_path, ["smoke"], slo={"ttft_ms.p99": 1})
     document = json.loads((folder / "result.json").read_text())
     evil = {**hostile(document), "problems": ["<script>problem"], "slo": document["slo"]}
@@ -243,8 +241,9 @@ def test_every_page_escapes_everything(tmp_path: Path, report: Report) -> None:
     edit(folder, **evil)
     other = sample(tmp_path, ["smoke"], began=BEGAN + timedelta(days=1))
     shown = []
-    for options in ({"run": folder}, {"run": folder, "baseline": other}, {"run": other, "baseline": folder}):
-        shown.append(Path(report(**options, published=published)["page"]).read_text())
+    for sides in ({"run": folder}, {"run": folder, "baseline": other}, {"run": other, "baseline": folder}):
+        options: dict[str, Any] = {**sides, "published": published}
+        shown.append(Path(report(**options)["page"]).read_text())
     assert "&lt;script&gt;source" in shown[0]
     (tmp_path / "<script>").mkdir()
     (tmp_path / "<script>/result.json").write_text("no JSON")
@@ -257,28 +256,11 @@ def test_every_page_escapes_everything(tmp_path: Path, report: Report) -> None:
         assert page.tags.count("style") == 1
 
 
-def test_pages_need_nothing_from_elsewhere(tmp_path: Path, report: Report) -> None:
+def test_pages_need_nothing_from_elsewhere(tmp_path: Path) -> None:
     folder = sample(tmp_path, ["smoke"])
     report(run=folder, index=tmp_path)
     for path in (folder / "report.html", tmp_path / "index.html"):
         text = path.read_text()
-        spaces = r"http://www\.w3\.org/(2000/svg|1999/xlink)|http://127\.0\.0\.1:8000"
-        assert not re.search(r"https?:|@import|<link|<img|\bsrc=|url\((?!#)", re.sub(spaces, "", text))
-        assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in Page(text).attributes
-
-
-def test_markup() -> None:
-    assert tag("p", "a < b", None, ["c", Html("<br>")], class_="x", title='"', hidden=None) == (
-        '<p class="x" title="&quot;">a &lt; bc<br></p>'
-    )
-    assert tag("meta", http_equiv="refresh") == '<meta http-equiv="refresh">'
-    assert join(["a&", 3], "<") == "a&amp;&lt;3"
-
-
-def test_the_look_is_that_of_the_status_page() -> None:
-    status = (ROOT / "playbooks/templates/status.html.j2").read_text()
-    for ours, theirs in zip(STYLE.split("@media"), status.split("@media"), strict=False):
-        shared = dict(re.findall(r"--([\w-]+): (#\w+);", theirs))
-        own = dict(re.findall(r"--([\w-]+): (#\w+);", ours))
-        assert {name: colour for name, colour in own.items() if shared.get(name, colour) != colour} == {}
-    assert len(re.findall(r"--page: ", STYLE)) == 2
+        own = r'http://127\.0\.0\.1:8000|src="data:image/svg\+xml;base64,'
+        assert not re.search(r"https?:|@import|<link|\bsrc=|url\(", re.sub(own, "", text))
+        assert ("content", "default-src 'none'; style-src 'unsafe-inline'; img-src data:") in Page(text).attributes

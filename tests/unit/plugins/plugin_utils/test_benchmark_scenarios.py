@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario, ScenarioError, choose
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import Scenario, ScenarioError, choose
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 TABLE = yaml.safe_load((ROOT / "roles/benchmark/vars/main/scenarios.yml").read_text())["__benchmark_scenarios"]
@@ -67,7 +67,7 @@ def test_h100_template_is_its_load() -> None:
     assert (point["requests"], point["concurrency"], point["input_tokens"]) == (150, 16, 4000)
 
 
-def test_low_latency_goes_to_the_blog_s_users() -> None:
+def test_low_latency_has_the_blog_s_users() -> None:
     assert one("low_latency").concurrency == (1, 2, 4, 8, 16)
 
 
@@ -140,9 +140,9 @@ KNOWN = "smoke, quick_start, dynamo_guide, h100_template, low_latency"
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ([], f"benchmark_scenarios names none. Known are {KNOWN}."),
-        (["quickstart"], f"benchmark_scenarios names 'quickstart'. Known are {KNOWN}. Did you mean 'quick_start'?"),
-        (["zzz"], f"benchmark_scenarios names 'zzz'. Known are {KNOWN}."),
+        ([], f"benchmark_scenarios is empty; allowed are {KNOWN}."),
+        (["quickstart"], f"benchmark_scenarios has 'quickstart'; allowed are {KNOWN}. Did you mean 'quick_start'?"),
+        (["zzz"], f"benchmark_scenarios has 'zzz'; allowed are {KNOWN}."),
     ],
 )
 def test_a_name_that_is_not_known(names: list[str], message: str) -> None:
@@ -157,8 +157,11 @@ BOTH = "either requests or requests_per_user must be a whole number of 1 or more
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"users": 3}, f"'users' is no part of a scenario. It has {PARTS}."),
-        ({"inputtokens": 3}, f"'inputtokens' is no part of a scenario. It has {PARTS}. Did you mean 'input_tokens'?"),
+        ({"users": 3}, f"'users' is not a key of a scenario; allowed are {PARTS}."),
+        (
+            {"inputtokens": 3},
+            f"'inputtokens' is not a key of a scenario; allowed are {PARTS}. Did you mean 'input_tokens'?",
+        ),
         ({"tool": "wrk"}, "tool is 'wrk'; allowed are aiperf, benchmark_serving."),
         ({"tool": None}, "tool is None; allowed are aiperf, benchmark_serving."),
         ({"endpoint": "responses"}, "endpoint is 'responses'; allowed are chat, completions."),
@@ -177,17 +180,17 @@ BOTH = "either requests or requests_per_user must be a whole number of 1 or more
         ({"concurrency": [1, "2"]}, "concurrency is [1, '2']; it must be a list of whole numbers of 1 or more."),
         (
             {"concurrency": [4, 2]},
-            "concurrency is [4, 2]; it must go up, as a sweep ends at the first number that misses its SLO.",
+            "concurrency is [4, 2]; it must increase; a sweep ends at the first concurrency that misses its SLO.",
         ),
         (
             {"concurrency": [2, 2]},
-            "concurrency is [2, 2]; it must go up, as a sweep ends at the first number that misses its SLO.",
+            "concurrency is [2, 2]; it must increase; a sweep ends at the first concurrency that misses its SLO.",
         ),
         ({"requests": 10}, BOTH),
         ({"requests_per_user": 0}, BOTH),
         ({"requests_per_user": -2}, BOTH),
         ({"requests_per_user": "5"}, BOTH),
-        ({"requests_per_user": 0, "requests": 1}, "requests is 1, fewer than the 2 at once."),
+        ({"requests_per_user": 0, "requests": 1}, "requests is 1, fewer than the concurrency 2."),
     ],
 )
 def test_a_scenario_that_cannot_be_run(changes: dict[str, Any], message: str) -> None:
@@ -215,7 +218,7 @@ def test_options_that_are_no_dictionary() -> None:
 @pytest.mark.parametrize("name", ["a/b", "../a", "", ".", "two words"])
 def test_a_name_that_no_file_can_have(name: str) -> None:
     (problem,) = refused([name], {name: OWN})
-    assert problem.startswith(f"benchmark_scenario_options.{name}: its name, which files are named after, may have ")
+    assert problem.startswith(f"benchmark_scenario_options.{name}: its name is used in file names; allowed are ")
 
 
 def test_all_problems_at_once() -> None:

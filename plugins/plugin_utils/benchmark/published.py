@@ -1,21 +1,21 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What was published for the same model, GPU and lengths, and how much of it a result reaches."""
+"""Select the published figures of a result's model, GPU and lengths, and compare the result with them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import loads, median
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import loads, median
 
 FIGURE = "output_tokens_per_second_per_gpu"
 Row = Mapping[str, Any]
 
 
 def matching(rows: Sequence[Row], document: Mapping[str, Any], scenario: str) -> list[Row]:
-    """The published figures of the same model, GPU type and lengths as a scenario of a result."""
+    """Return the published figures with the model, GPU type and lengths of a result's scenario."""
     target = document["target"]
     subjects = list(document["ran_on"].values())
     gpu_types = {target.get("gpu_type"), *(subject.get("gpu_type") for subject in subjects)} - {None, ""}
@@ -31,16 +31,16 @@ def matching(rows: Sequence[Row], document: Mapping[str, Any], scenario: str) ->
 
 
 def short(model: str) -> str:
-    """A model's name without whose it is."""
+    """Return a model's name without its owner."""
     return model.rpartition("/")[2]
 
 
 def missed(rows: Sequence[Row], document: Mapping[str, Any], share: float) -> Iterator[str]:
-    """Why a result does not reach that share of what was published, scenario by scenario."""
+    """Yield the scenarios that do not reach a share of the published figure."""
     for scenario in (one["name"] for one in document["scenarios"]):
         found = matching(rows, document, scenario)
         if not found:
-            yield f"{scenario}: nothing was published for this model, GPU type and these lengths"
+            yield f"{scenario}: no figure is published for this model, GPU type and these lengths"
             continue
         rates = [
             median(points, f"throughput.{FIGURE}") or 0.0
@@ -49,4 +49,4 @@ def missed(rows: Sequence[Row], document: Mapping[str, Any], share: float) -> It
         ]
         best, most = max(rates, default=0.0), max(row[FIGURE] for row in found)
         if best < share * most:
-            yield f"{scenario}: {best:g} tokens/s and GPU, less than {share:g} of the {most:g} that were published"
+            yield f"{scenario}: {best:g} tokens/s per GPU, less than {share:g} of the published {most:g}"

@@ -1,14 +1,14 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a benchmark ran on: all that another run would have to have in common to be compared with it."""
+"""Describe the system under test of a benchmark, and compare two of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Of a GPU; those that all GPUs of a host share are told once.
+# Values of a GPU; a value that all GPUs of a host share is listed once.
 GPU = (
     "product_name",
     "memory_total_mib",
@@ -23,7 +23,7 @@ RELEASE = ("model", "gpu_type", "use_case", "image", "digest", "engine_options",
 
 
 def subject(runs: Mapping[str, Any], gpus: Mapping[str, Any]) -> dict[str, Any]:
-    """A host's part: ``runs`` is what host_release_info answered on it, ``gpus`` what gpu_info did."""
+    """Return the description of a host from the results of host_release_info and gpu_info."""
     said = runs.get("description") or {}
     return {
         "release": runs.get("verified", ""),
@@ -38,13 +38,13 @@ def subject(runs: Mapping[str, Any], gpus: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shared(gpus: Sequence[Mapping[str, Any]], name: str) -> Any:
-    """What all GPUs have, or the list of what each has, by index."""
+    """Return the value that all GPUs have, or the list of their values by index."""
     values = [gpu.get(name) for gpu in gpus]
     return values[0] if values and all(one == values[0] for one in values) else values or None
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """In what two subjects differ, by path, as ``image: a, b``; sources follow from the values and are left out."""
+    """Return the differences by path, as ``image: a, b``. Sources are omitted, because they follow from the values."""
     found = []
     for name in dict.fromkeys([*one, *other]):
         ours, theirs = one.get(name), other.get(name)

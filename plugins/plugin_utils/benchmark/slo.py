@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Service level objectives of a benchmark: which load meets them, and which does not, and by how much."""
+"""Check loads of a benchmark against service level objectives (SLOs)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.measured import LATENCIES, PERCENTILES
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Point, loads, median
 from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Point, loads, median
 
-# A latency is a ceiling, everything else a floor.
+# Latencies have upper limits, throughputs lower limits.
 CEILINGS = tuple(f"{name}.{part}" for name in LATENCIES for part in ("mean", *(f"p{p}" for p in PERCENTILES), "max"))
 FLOORS = tuple(
     f"throughput.{name}_per_second{of}"
@@ -25,22 +25,22 @@ FLOORS = tuple(
         ("output_tokens", "_per_user"),
     )
 )
-# Those that the tools can hold each request to.
+# Limits that the tools check for each request.
 OF_A_REQUEST = ("ttft_ms", "tpot_ms", "e2e_ms")
 
 
 def problems(slo: Mapping[str, Any]) -> Iterator[str]:
-    """Why these are no objectives."""
+    """Yield the errors of objectives."""
     for name, limit in slo.items():
         if name not in CEILINGS + FLOORS:
             known = ", ".join((*CEILINGS, *FLOORS))
-            yield f"benchmark_slo has {name!r}.{did_you_mean(name, CEILINGS + FLOORS)} Known are {known}."
+            yield f"benchmark_slo has {name!r}.{did_you_mean(name, CEILINGS + FLOORS)} Allowed are {known}."
         elif isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit < math.inf:
             yield f"benchmark_slo.{name} is {limit!r}; it must be a number above 0."
 
 
 def limits(slo: Mapping[str, float]) -> dict[str, float]:
-    """What each request may take, the strictest where there are several; for the tool, which tells the goodput."""
+    """Return the strictest limits of a request; the tool computes the goodput from these."""
     found: dict[str, float] = {}
     for path, limit in slo.items():
         name = path.split(".")[0]
@@ -50,7 +50,7 @@ def limits(slo: Mapping[str, float]) -> dict[str, float]:
 
 
 def misses(points: Sequence[Point], slo: Mapping[str, float]) -> list[str]:
-    """Which objectives the rounds of a load miss, by their median; empty when it meets them."""
+    """Return the objectives that the median of a load's rounds misses."""
     found = []
     for path, limit in slo.items():
         measured = median(points, path)
@@ -63,9 +63,9 @@ def misses(points: Sequence[Point], slo: Mapping[str, float]) -> list[str]:
 
 
 def verdict(document: Mapping[str, Any], users: int) -> list[str]:
-    """Why a result does not meet its SLO for so many users at once, scenario by scenario; empty when it does.
+    """Return the scenarios that miss the SLO at a concurrency of ``users``, with the reasons.
 
-    A scenario that asks with fewer at most has to meet it with these.
+    A scenario whose highest concurrency is lower must meet the SLO there.
     """
     found = []
     for scenario in document["scenarios"]:
@@ -77,7 +77,7 @@ def verdict(document: Mapping[str, Any], users: int) -> list[str]:
             continue
         if not enough:
             most = max(tried, default=0)
-            found.append(f"{name}: no load of {wanted} users or more was measured, the most is {most}")
+            found.append(f"{name}: no load of {wanted} or more users was measured; the highest is {most}")
         else:
             count = min(enough)
             found.append(f"{name}, {count} at once: {'; '.join(misses(tried[count], slo))}")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Scenarios: which loads a benchmark puts on an endpoint, one after the other."""
+"""Scenarios: the loads that a benchmark runs one after the other."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ ENDPOINTS = ("chat", "completions")
 
 
 class ScenarioError(ValueError):
-    """Scenarios that cannot be run; the message has every problem, each with the variable to change."""
+    """Invalid scenarios; the message has every problem with its variable."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One shape of load at one number of users after the other.
+    """A load at increasing concurrency.
 
-    Of ``requests``, in all, and ``requests_per_user`` one is 0. ``warm_up`` requests come before each load and are not
-    measured. ``entries`` prompts differ from each other, 0 for all of them; the random ones of a load come from
-    ``seed``, with 0 from one of its own, so that no cache has seen them before.
+    Either ``requests`` (in total) or ``requests_per_user`` is 0. ``warm_up`` requests precede each load and are not
+    measured. ``entries`` is the number of different prompts, 0 for all. Prompts are random from ``seed``; 0 takes a new
+    seed for each load, so that no cache has the prompts.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Scenario:
     seed: int = 0
 
     def points(self, repeat: int, seed: int) -> Iterator[dict[str, Any]]:
-        """Each load with its ``round``, the rounds of one number of users together. ``seed``: where own ones begin."""
+        """Yield each round of each load. ``seed`` is the first of the new seeds."""
         shape = asdict(self)
         for name in ("name", "source", "requests_per_user"):
             del shape[name]
@@ -65,18 +65,18 @@ FIELDS = {field.name: field.type for field in fields(Scenario) if field.name != 
 
 
 def choose(names: Sequence[str], table: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> list[Scenario]:
-    """The scenarios with these ``names``, in that order, each as the ``table`` has it with its ``options`` on top.
+    """Return the named scenarios of the table, in that order, with their options merged.
 
-    A name in ``options`` that the table does not have is a scenario of the user's own. Raises ScenarioError.
+    A name that only ``options`` has is a new scenario. Raises ScenarioError.
     """
     known = [*table, *(name for name in options if name not in table)]
     problems = []
     if not names:
-        problems.append(f"benchmark_scenarios names none. Known are {', '.join(known)}.")
+        problems.append(f"benchmark_scenarios is empty; allowed are {', '.join(known)}.")
     for name in names:
         if name not in known:
             listed = ", ".join(known)
-            problems.append(f"benchmark_scenarios names {name!r}. Known are {listed}.{did_you_mean(name, known)}")
+            problems.append(f"benchmark_scenarios has {name!r}; allowed are {listed}.{did_you_mean(name, known)}")
     chosen = []
     for name in dict.fromkeys(names):
         if name in known:
@@ -87,7 +87,7 @@ def choose(names: Sequence[str], table: Mapping[str, Mapping[str, Any]], options
             values = {"source": "benchmark_scenario_options", **table.get(name, {}), **given}
             found = list(_problems(values))
             if not re.fullmatch(r"\w[\w.-]*", str(name)):
-                found.append("its name, which files are named after, may have letters, digits, '_', '-' and '.' in it.")
+                found.append("its name is used in file names; allowed are letters, digits, '_', '-' and '.'.")
             problems += [f"benchmark_scenario_options.{name}: {problem}" for problem in found]
             if not found:
                 chosen.append(Scenario(name=name, **{**values, "concurrency": tuple(values["concurrency"])}))
@@ -99,7 +99,7 @@ def choose(names: Sequence[str], table: Mapping[str, Mapping[str, Any]], options
 def _problems(values: Mapping[str, Any]) -> Iterator[str]:
     for name in values:
         if name not in FIELDS:
-            yield f"{name!r} is no part of a scenario. It has {', '.join(FIELDS)}.{did_you_mean(name, FIELDS)}"
+            yield f"{name!r} is not a key of a scenario; allowed are {', '.join(FIELDS)}.{did_you_mean(name, FIELDS)}"
     for name, choices in (("tool", TOOLS), ("endpoint", ENDPOINTS)):
         if values.get(name) not in choices:
             yield f"{name} is {values.get(name)!r}; allowed are {', '.join(choices)}."
@@ -111,14 +111,14 @@ def _problems(values: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(users, (list, tuple)) or not users or not all(_whole(one, 1) for one in users):
         yield f"concurrency is {users!r}; it must be a list of whole numbers of 1 or more."
     elif list(users) != sorted(set(users)):
-        yield f"concurrency is {users!r}; it must go up, as a sweep ends at the first number that misses its SLO."
+        yield f"concurrency is {users!r}; it must increase; a sweep ends at the first concurrency that misses its SLO."
     given = [name for name in ("requests", "requests_per_user") if values.get(name)]
     if len(given) != 1 or not _whole(values[given[0]], 1):
         yield "either requests or requests_per_user must be a whole number of 1 or more, and the other 0."
     elif given == ["requests"] and isinstance(users, (list, tuple)) and all(_whole(one, 1) for one in users):
         most = max(users, default=0)
         if values["requests"] < most:
-            yield f"requests is {values['requests']}, fewer than the {most} at once."
+            yield f"requests is {values['requests']}, fewer than the concurrency {most}."
 
 
 def _whole(value: Any, least: int) -> bool:

@@ -1,4 +1,4 @@
-"""Two results beside each other: how often the test is wrong, what it says of which figures, and what else differs."""
+"""Test the comparison of results: error rates, verdicts and other differences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from scipy.stats import ttest_ind
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.compare import METRICS, Pair, compare, judge
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.compare import METRICS, Pair, compare, judge
 
 Rounds = Sequence[Mapping[str, float]]
 SCENARIO = {
@@ -189,7 +189,7 @@ def test_too_few_rounds_or_no_figure_is_unknown() -> None:
     (load,) = compare(document(rounds(1, 1, 1)), document(without))["loads"]
     (row,) = [row for row in load["metrics"] if row["metric"] == "itl_ms.p99"]
     assert (row["verdict"], row["reason"], row["ratio"]) == ("unknown", "not measured in the baseline", None)
-    # A figure that neither has is no row; a load that failed is no load.
+    # A figure that neither result has, and a failed load, are omitted.
     assert "itl_ms.p99" not in verdicts(without, without)
     assert compare(document([point(USUAL, problems=["x"])]), document(rounds(1, 1)))["verdict"] == "unknown"
 
@@ -198,7 +198,7 @@ def test_two_rounds_can_be_compared_only_roughly() -> None:
     assert verdicts(rounds(1.5, 1.52), rounds(1, 1.02))["ttft_ms.p99"] == "within noise"
 
 
-def test_the_loads_of_a_scenario_are_told_as_one_too() -> None:
+def test_the_loads_of_a_scenario_together() -> None:
     def loads(factor: float) -> list[dict[str, Any]]:
         noise = random.Random(round(factor * 100))
         return [
@@ -238,7 +238,7 @@ def test_loads_that_only_one_has() -> None:
     assert len(compare(document(rounds(1, 1), scenarios=[more]), run)["loads"]) == 1
 
 
-def test_differences_of_what_they_ran_on() -> None:
+def test_differences_of_the_systems_under_test() -> None:
     one = {"driver": "580.1", "gpus": {"count": 8, "power_limit_watts": 700}, "sources": {"x": "one"}}
     two = {**one, "driver": "575.2", "sources": {"x": "two"}}
     capped = {**one, "gpus": {"count": 8, "power_limit_watts": 500}}

@@ -1,44 +1,44 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A benchmark's result: one document that grows with each load, and is kept as a file."""
+"""Write and read the result of a benchmark: one JSON document that grows with each load."""
 
 from __future__ import annotations
 
 import json
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Callable, Literal
+from typing import Any, Literal
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.scenario import Scenario
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import Scenario
 
-# Counts up when a reader of older files would misunderstand newer ones.
+# Increases when a reader of older files would misread newer ones.
 SCHEMA = 1
 RESULT = "result.json"
 # The tool's own result of each load.
 RAW = "raw"
 
-# One that was broken off says that it is running.
+# An interrupted run stays "running".
 State = Literal["running", "complete", "failed"]
 Point = Mapping[str, Any]
 Clock = Callable[[], datetime]
 
 
 class RunError(ValueError):
-    """A file that is no result; the message says which, and why."""
+    """An invalid result file; the message has its path and the cause."""
 
 
 def now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 class Run:
-    """A benchmark while it goes on. Every change is in the file before anything else happens."""
+    """A benchmark in progress. Every change is written at once."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Run:
         self._clock = clock
         began = clock()
         self.name = f"{began:%Y%m%dT%H%M%SZ}-{re.sub('[^A-Za-z0-9.-]+', '-', target['name'])}"
-        # For prompts that no run before has sent: 31 bits are what tools take.
+        # New prompts for each run; tools take 31 bits.
         self.seed = int(began.timestamp()) % 2**31
         self.folder = folder / self.name
         self.folder.mkdir(parents=True)
@@ -74,7 +74,7 @@ class Run:
         self._write()
 
     def add(self, point: Point, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep what a load measured: ``result`` is that of module benchmark_load."""
+        """Add the result of a load, as module benchmark_load returns it."""
         kept = {
             **{name: point[name] for name in ("scenario", "tool", "concurrency", "round", "seed")},
             "version": result["version"],
@@ -91,7 +91,7 @@ class Run:
         return kept
 
     def note(self, **more: Any) -> None:
-        """Keep something else, such as the tool's version."""
+        """Add other values to the document."""
         self.document.update(more)
         self._write()
 
@@ -116,29 +116,29 @@ def _json(document: Any) -> str:
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """A result by its file, or by the folder that it is in. Raises RunError."""
+    """Read a result by its file or its directory. Raises RunError."""
     file = path / RESULT if path.is_dir() else path
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(f"{file}: {error.strerror}") from None
     except ValueError as error:
-        raise RunError(f"{file} is no JSON: {error}") from None
+        raise RunError(f"{file} is not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else None
-        raise RunError(f"{file} is no result of a benchmark that can be read here: schema {found}, known is {SCHEMA}")
+        raise RunError(f"{file} is not a readable benchmark result: schema {found}, supported is {SCHEMA}")
     return document
 
 
 def value(point: Point, path: str) -> float | None:
-    """What a point has at a path such as ``ttft_ms.p99``; None where its tool did not tell."""
+    """Return the value at a path such as ``ttft_ms.p99``, None if the tool did not measure it."""
     group, _dot, name = path.partition(".")
     found = (point.get(group) or {}).get(name)
     return None if found is None else float(found)
 
 
 def loads(document: Mapping[str, Any]) -> Iterator[tuple[str, int, list[Point]]]:
-    """The rounds of each load in a result, by scenario and number of users, in order, but for those that failed."""
+    """Yield scenario, concurrency and the successful rounds of each load, in order."""
     found: dict[tuple[str, int], list[Point]] = {}
     for point in document["points"]:
         if not point["problems"]:
@@ -148,6 +148,6 @@ def loads(document: Mapping[str, Any]) -> Iterator[tuple[str, int, list[Point]]]
 
 
 def median(points: Sequence[Point], path: str) -> float | None:
-    """The median of the rounds; None where one of them does not tell."""
+    """Return the median of the rounds, None if a round does not have the value."""
     values = [found for point in points if (found := value(point, path)) is not None]
     return statistics.median(values) if values and len(values) == len(points) else None

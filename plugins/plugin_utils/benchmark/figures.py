@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The figures of a result that people ask for first, and how a figure is written."""
+"""Summarize a result: best figures, spread of the rounds, users within the SLO, and the format of a number."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import slo
-from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.run import Point, loads, median, value
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark import slo
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Point, loads, median, value
 
 PER_GPU = "throughput.output_tokens_per_second_per_gpu"
 PER_USER = "throughput.output_tokens_per_second_per_user"
@@ -20,7 +20,7 @@ TOTAL = "throughput.output_tokens_per_second"
 
 @dataclass(frozen=True)
 class Best:
-    """The highest median of a metric over a result's loads, and at which load."""
+    """The highest median of a metric over all loads, with its load."""
 
     value: float
     scenario: str
@@ -37,7 +37,7 @@ class Spread:
 
 
 def best(document: Mapping[str, Any], path: str) -> Best | None:
-    """None where no load has it."""
+    """Return the load with the highest median of a metric, None if no load has the metric."""
     found = [
         Best(measured, scenario, users)
         for scenario, users, points in loads(document)
@@ -47,7 +47,7 @@ def best(document: Mapping[str, Any], path: str) -> Best | None:
 
 
 def spread(points: Sequence[Point], path: str) -> Spread | None:
-    """None where one of the rounds does not tell."""
+    """Return the spread of a metric, None if a round does not have it."""
     middle = median(points, path)
     if middle is None:
         return None
@@ -56,7 +56,7 @@ def spread(points: Sequence[Point], path: str) -> Spread | None:
 
 
 def users_within(document: Mapping[str, Any]) -> dict[str, int]:
-    """The most users at once for whom each scenario meets the objectives; 0 where it does for none."""
+    """Return by scenario the highest concurrency that meets the objectives, 0 if none does."""
     found = {scenario["name"]: 0 for scenario in document["scenarios"]}
     for scenario, users, points in loads(document):
         if not slo.misses(points, document["slo"]):
@@ -65,7 +65,7 @@ def users_within(document: Mapping[str, Any]) -> dict[str, int]:
 
 
 def tools(document: Mapping[str, Any]) -> dict[str, str]:
-    """The load generators of a result, each with its version."""
+    """Return the load generators of a result with their versions."""
     found: dict[str, set[str]] = {}
     for point in document["points"]:
         found.setdefault(point["tool"], set()).add(point["version"] or "of unknown version")
@@ -73,7 +73,7 @@ def tools(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def number(figure: float | None) -> str:
-    """Three digits that count, all of those before the point: ``25,870``, ``61.3``, ``0.0421``; a dash for None."""
+    """Format a number with three significant digits and a whole integer part: ``25,870``, ``61.3``; a dash for None."""
     if figure is None:
         return "-"
     if figure == 0:
