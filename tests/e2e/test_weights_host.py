@@ -341,7 +341,7 @@ def test_a_branch_that_moves_while_two_hosts_ask(hub: Hub, branch: Branch) -> No
 def test_a_gated_model_without_a_token(hub: Hub) -> None:
     hub.forget()
     said = refused(*ALONE, model_weights_repository=GATED, model_weights_token="")
-    assert f"{GATED} is gated. Ask for access at https://hub.origin.test/{GATED} and set model_weights_token." in said
+    assert f"{GATED} is gated. Request access at https://hub.origin.test/{GATED} and set model_weights_token." in said
     assert hub.fetched() == {}
     run = play(*ALONE, model_weights_repository=GATED)
     assert run.status == 0, run.output

@@ -513,7 +513,7 @@ def test_module_leaves_out_code_unless_it_is_asked_for(script: Script, run: Run)
     [
         pytest.param({"repository": "openai/none"}, "serving_recipe_model", id="no repository"),
         pytest.param({"repository": "openai/tiny", "revision": "v9"}, "model_weights_revision", id="no revision"),
-        pytest.param({"repository": "openai/tiny", "token": "hf_wrong"}, "refuses the hub token", id="wrong token"),
+        pytest.param({"repository": "openai/tiny", "token": "hf_wrong"}, "rejects the hub token", id="wrong token"),
         pytest.param({"repository": "lab/gated"}, "is gated", id="gated, anonymous"),
         pytest.param({"repository": "lab/gated", "token": "hf_stranger"}, "has no access", id="gated, no access"),
     ],
