@@ -224,10 +224,10 @@ def test_what_is_kept_of_one_registry_is_not_given_as_anothers(upstream: str) ->
         ({"registry_mirror_max_size": "512M"}, None),
         ({"registry_mirror_dir": "/srv/home", "registry_mirror_max_size": 10**11}, None),
         ({"registry_mirror_certificate": "/etc/a.crt", "registry_mirror_key": "/etc/a.key"}, None),
-        ({"registry_mirror_max_size": "100GB"}, "registry_mirror_max_size: 100GB is no number"),
+        ({"registry_mirror_max_size": "100GB"}, "registry_mirror_max_size: 100GB is not a number"),
         ({"registry_mirror_certificate": "/etc/a.crt"}, "registry_mirror_certificate and registry_mirror_key: one is"),
         ({"registry_mirror_key": "/etc/a.key"}, "registry_mirror_certificate and registry_mirror_key: one is"),
-        ({"registry_mirror_dir": "srv/mirror"}, "registry_mirror_key: srv/mirror: the mirror wants an absolute path"),
+        ({"registry_mirror_dir": "srv/mirror"}, "registry_mirror_key: srv/mirror: the mirror cannot access it. Set an absolute path"),
         ({"registry_mirror_dir": "/home"}, "registry_mirror_key: /home: the mirror wants"),
         (
             {"registry_mirror_certificate": "/root/a.crt", "registry_mirror_key": "/var/tmp/a.key"},
