@@ -6,12 +6,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: newest_bundle
-short_description: Choose the bundle that was made last
+short_description: Select the newest bundle
 version_added: 0.1.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:
-  - Reads what hosts have as C(bundle.json), which M(trtllm.fleet.bundle_index) writes.
+  - Reads the C(bundle.json) of hosts, which M(trtllm.fleet.bundle_index) writes.
   - Role P(trtllm.fleet.bundle#role) uses it.
 options:
   _input:
@@ -30,9 +30,9 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - What that file says; empty when there is none.
-    - C(content) in it is the file as it was given.
-    - C(manifest) in it is the bundle without the weights, as M(trtllm.fleet.model_snapshot) takes it.
+    - The content of that file; empty if there are none.
+    - C(content) in it is the file as given.
+    - C(manifest) in it has the files of the bundle without the weights, for M(trtllm.fleet.model_snapshot).
   type: dict
 """
 
@@ -41,19 +41,21 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.bundle import INDEX, newest
+from ansible_collections.trtllm.fleet.plugins.module_utils import bundle
 
 
 def newest_bundle(indices: Sequence[str]) -> dict[str, Any]:
-    """The newest, as DOCUMENTATION tells."""
+    """Return the newest index. Raises AnsibleFilterError."""
     try:
-        return newest(indices)
+        return bundle.newest_bundle(indices)
     except (ValueError, KeyError, TypeError) as error:
-        raise AnsibleFilterError(f"A host has a {INDEX} that is not one ({type(error).__name__}: {error}).") from error
+        raise AnsibleFilterError(
+            f"A host has a {bundle.INDEX} that is not an index ({type(error).__name__}: {error})."
+        ) from error
 
 
 class FilterModule:
-    """The filter of this file."""
+    """The filter newest_bundle."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {"newest_bundle": newest_bundle}

@@ -1,10 +1,10 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Packages with all that they depend on, as an apt repository in a directory.
+"""Write packages with all their dependencies to a directory, as an apt repository.
 
-apt itself chooses and fetches them, with sources and state of its own, in which nothing counts as installed. What this
-machine has installed, its lists and its sources are not touched.
+apt itself selects and fetches them, with separate sources and state in which no package is installed. The machine's
+installed packages, lists and sources are not touched.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INDEX = "Packages"
 STARTER = "starter.tar"
 # In the repository, while apt fetches.
 INCOMING = ".incoming"
-# The way to the repositories is this machine's own: proxies, timeouts and the like.
+# Settings of this machine for access to repositories: proxies, timeouts and similar ones.
 ACCESS = re.compile(r"Acquire::(?!Languages|IndexTargets)")
 URI = re.compile(r"'[^']+' ([^ _]+)_([^ _]+)_([^ _]+)\.deb (\d+) SHA256:(\w+)")
 FILENAME = re.compile(r"^Filename: .*$", re.MULTILINE)
@@ -38,14 +38,14 @@ CHECKSUM = re.compile(r"^SHA256: (\w+)$", re.MULTILINE)
 
 
 class PackagesError(Exception):
-    """There is no such set of packages; the message says why."""
+    """The packages are not available; the message gives the cause."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository of a vendor; ``key`` is its public key, ASCII-armoured, no ``components`` mean a flat repository.
+    """A vendor's repository. ``key`` is its public key, ASCII-armoured; a flat repository has no ``components``.
 
-    Without a key its index is read unverified, which is for questions only: nothing may be installed from it.
+    Without a key its index is read unverified, for queries only: no package may be installed from it.
     """
 
     name: str
@@ -67,16 +67,16 @@ class Package:
 
     @property
     def file(self) -> str:
-        """As in Debian's own pool: without the epoch, whose colon not every file system takes."""
+        """Return the file name as in Debian's pool: without the epoch, whose colon some file systems reject."""
         return f"{self.name}_{self.version.split(':', 1)[-1]}_{self.architecture}.deb"
 
     @property
     def apt_file(self) -> str:
-        """As in apt's archives."""
+        """Return the file name in apt's archives."""
         return f"{self.name}_{self.version.replace(':', '%3a')}_{self.architecture}.deb"
 
     def is_in(self, directory: Path) -> bool:
-        """Whether the file is there and good. Raises OSError."""
+        """Return True if the file is present and verified. Raises OSError."""
         path = directory / self.file
         if not path.is_file() or path.stat().st_size != self.size:
             return False
@@ -84,7 +84,7 @@ class Package:
 
 
 class Apt:
-    """apt with sources and state below ``root``, which is empty."""
+    """apt with its sources and state in ``root``, an empty directory."""
 
     def __init__(self, root: Path, repositories: Sequence[Repository], pins: str) -> None:
         self.root = root
@@ -119,7 +119,7 @@ class Apt:
             "Acquire::Languages": "none",
             "Dir::Cache": f"{self.root}/cache/",
             "Dir::Cache::Archives": f"{self.root}/archives/",
-            # No hooks of this machine, nor its pins.
+            # Without this machine's hooks and pins.
             "Dir::Etc::Main": "/dev/null",
             "Dir::Etc::Parts": "/dev/null",
             "Dir::Etc::Preferences": f"{self.root}/pins",
@@ -135,7 +135,7 @@ class Apt:
         return self.run("dpkg", "--print-architecture").strip()
 
     def run(self, *argv: str) -> str:
-        """Standard output. Raises PackagesError with the program's own last words."""
+        """Run a program and return its output. Raises PackagesError with the program's errors."""
         conf = self.root / "apt.conf"
         environment = {**os.environ, "LC_ALL": "C", **({"APT_CONFIG": str(conf)} if conf.exists() else {})}
         done = subprocess.run(
@@ -147,7 +147,7 @@ class Apt:
         return done.stdout
 
     def knows(self, wanted: str) -> bool:
-        """Whether a repository has the package, ``name`` or ``name=version``."""
+        """Return True if a repository has the package, ``name`` or ``name=version``."""
         name, _equals, version = wanted.partition("=")
         try:
             entries = self.run("apt-cache", "show", name)
@@ -165,7 +165,7 @@ class Apt:
         return found
 
     def closure(self, names: Sequence[str]) -> list[Package]:
-        """The packages, as ``name`` or ``name=version``, and all that they need on a machine that has nothing."""
+        """Return packages, ``name`` or ``name=version``, with all dependencies on a machine without any package."""
         listed = self.run("apt-get", "install", "--print-uris", "--yes", *names)
         return [
             Package(match[1], unquote(match[2]), match[3], int(match[4]), match[5])
@@ -174,7 +174,7 @@ class Apt:
         ]
 
     def entries(self, packages: Sequence[Package]) -> dict[str, str]:
-        """What their own repositories' indices say of them, by file, but for where they are."""
+        """Return the index entries of their repositories by file, each with the new file name."""
         known = self.run("apt-cache", "show", *(f"{package.name}={package.version}" for package in packages))
         # A version may be in several repositories.
         by_checksum = {match[1]: entry.strip() for entry in known.split("\n\n") for match in CHECKSUM.finditer(entry)}
@@ -184,7 +184,7 @@ class Apt:
         }
 
     def fetch(self, names: Sequence[str], directory: Path) -> None:
-        """Have apt fetch into a directory what is not there."""
+        """Fetch missing packages into a directory."""
         (directory / "partial").mkdir(parents=True, exist_ok=True)
         self.run("apt-get", "install", "--download-only", "--yes", "-o", f"Dir::Cache::Archives={directory}/", *names)
 
@@ -200,10 +200,10 @@ def available_versions(repository: Repository, names: Sequence[str]) -> dict[str
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What the repository consists of, and what was done to it, or would be done.
+class RepositoryChange:
+    """Packages of the repository, those it lacked (``fetched``), and files ``removed`` from it.
 
-    ``fetched`` is what it lacked, ``removed`` files that were not of it.
+    In check mode nothing was fetched or removed yet.
     """
 
     packages: Sequence[Package]
@@ -213,8 +213,8 @@ class Outcome:
 
 
 def sources(etc: Path, urls: Sequence[str], architecture: str) -> list[Path]:
-    """This machine's own sources, but for those of the repositories that are given."""
-    # As role apt_packages has it: their vendors' own instructions may write the architecture as a variable.
+    """Return this machine's source files, without those of the given repositories."""
+    # As in role apt_packages: the vendors' instructions may write the architecture as a variable.
     ours = [url.rstrip("/").replace(architecture, "$(ARCH)") for url in urls]
     found = []
     for path in (etc / "sources.list", *sorted((etc / "sources.list.d").glob("*"))):
@@ -233,11 +233,11 @@ def write_repository(
     repositories: Sequence[Repository],
     pins: str,
     dry: bool,
-) -> Outcome:
-    """Have in the directory the packages, all that they need, and nothing else.
+) -> RepositoryChange:
+    """Write packages with their dependencies to the directory, and remove other packages from it.
 
-    ``optional`` names may be unknown to every source. ``starter`` names, with all that they need, are in an archive
-    besides, STARTER, which is such a repository too. Raises PackagesError and OSError.
+    ``optional`` packages may be unknown to every source. ``starter`` packages and their dependencies are also in the
+    archive STARTER, which is such a repository too. Raises PackagesError and OSError.
     """
     with tempfile.TemporaryDirectory() as root:
         apt = Apt(Path(root), repositories, pins)
@@ -254,28 +254,31 @@ def write_repository(
             for name in removed:
                 (directory / name).unlink()
             write_index(apt, directory, packages, first)
-    return Outcome(packages, missing, removed, outdated)
+    return RepositoryChange(packages, missing, removed, outdated)
 
 
 def check_room(directory: Path, missing: Sequence[Package]) -> None:
-    """Raises PackagesError where they find no room."""
+    """Raise PackagesError if the disk has too little free space."""
     place = directory
     while not place.exists():
         place = place.parent
     needed, free = sum(package.size for package in missing), shutil.disk_usage(place).free
     if needed > free:
-        raise PackagesError(f"{directory} lacks {needed / 1e6:.0f} MB of packages, and has {free / 1e6:.0f} MB free.")
+        raise PackagesError(
+            f"{directory} needs {needed / 1e6:.0f} MB for packages and has {free / 1e6:.0f} MB free. "
+            "Set bundle_dir to a larger disk."
+        )
 
 
 def fetch(
     apt: Apt, wanted: Sequence[str], packages: Sequence[Package], missing: Sequence[Package], directory: Path
 ) -> None:
-    """Fetch what is missing. Raises PackagesError and OSError."""
+    """Fetch missing packages and verify them. Raises PackagesError and OSError."""
     incoming = directory / INCOMING
     incoming.mkdir(parents=True, exist_ok=True)
     for package in packages:
         link = incoming / package.apt_file
-        # Takes the place of a file that is not the one of the index. Without links apt fetches all of them again.
+        # Replaces a file with a wrong checksum. On a file system without links apt fetches all packages again.
         with suppress(OSError):
             link.unlink()
         with suppress(OSError):
@@ -286,15 +289,15 @@ def fetch(
     for package in missing:
         arrived = incoming / package.apt_file
         if not arrived.is_file():
-            raise PackagesError(f"apt did not fetch {package.file}: its source has to be one that is fetched from.")
+            raise PackagesError(f"apt did not fetch {package.file}; its source must be a remote repository.")
         os.replace(arrived, directory / package.file)
         if not package.is_in(directory):
-            raise PackagesError(f"{package.file} is not what the index of its repository says.")
+            raise PackagesError(f"{package.file} differs from the index of its repository. Run the playbook again.")
     shutil.rmtree(incoming)
 
 
 def is_indexed(directory: Path, files: set[str], first: set[str]) -> bool:
-    """Whether index and archive are there, and of these files."""
+    """Return True if index and archive exist and list these files."""
     try:
         listed = [line[12:] for line in FILENAME.findall((directory / INDEX).read_text(encoding="utf-8"))]
         with tarfile.open(directory / STARTER) as archive:
@@ -305,7 +308,7 @@ def is_indexed(directory: Path, files: set[str], first: set[str]) -> bool:
 
 
 def write_index(apt: Apt, directory: Path, packages: Sequence[Package], first: Sequence[Package]) -> None:
-    """Write index and archive; the same packages give the same bytes. Raises PackagesError and OSError."""
+    """Write index and archive, the same bytes for the same packages. Raises PackagesError and OSError."""
     entries = apt.entries(packages)
     files = [package.file for package in packages if package in first]
     contents = {INDEX: "\n".join(entries[file] for file in files).encode()}

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A bundle: all that a fleet without a route out needs, in a directory with an index of what it is."""
+"""A bundle: a directory with everything that an air-gapped fleet needs, and its index."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import fnmatch
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,25 +32,25 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
 
 INDEX = "bundle.json"
 CHECKSUMS = "SHA256SUMS"
-# Besides the weights. What else lies in the directory is none of ours.
+# Besides the weights. Other files in the directory are not part of the bundle.
 PARTS = ("encodings", "image.tar", "packages", "packages.txt")
 FORMAT = 1
 PLATFORM = ("distribution", "release", "architecture")
-# As which hosts know a bundle among the models that they have.
+# The repository of a bundle among the models of a host.
 REPOSITORY = "trtllm.fleet/bundle"
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The checksums as they were and as they are to be, and whether anything of the index changes."""
+class IndexChange:
+    """Checksums before and after, and whether index or checksums change."""
 
     before: str
     after: str
     changed: bool
 
 
-def describe(directory: Path, weights: Path, contents: Mapping[str, Any], dry: bool) -> Outcome:
-    """Write down what there is, unless ``dry``. Raises SnapshotError where there are no weights, and OSError."""
+def write_index(directory: Path, weights: Path, contents: Mapping[str, Any], dry: bool) -> IndexChange:
+    """Write index and checksums, unless ``dry``. Raises SnapshotError if the weights are missing, and OSError."""
     manifest = read_manifest(weights)
     parts = [path for part in PARTS for path in _files(directory / part)]
     models = [weights / file.path for file in manifest.files]
@@ -66,7 +67,7 @@ def describe(directory: Path, weights: Path, contents: Mapping[str, Any], dry: b
     }
     old = _text(directory / INDEX)
     with suppress(ValueError):
-        # The same at another time is the same.
+        # The time alone is not a change.
         made = json.loads(old)["made"]
         if json.loads(old) == {**index, "made": made}:
             index["made"] = made
@@ -81,18 +82,18 @@ def describe(directory: Path, weights: Path, contents: Mapping[str, Any], dry: b
         if changed:
             write_file(directory / INDEX, new)
             write_file(directory / CHECKSUMS, after)
-    return Outcome(before, after, changed)
+    return IndexChange(before, after, changed)
 
 
 def _files(path: Path) -> list[Path]:
-    """All files below a path, or the file that it is."""
+    """Return all files below a path, or the file itself."""
     if path.is_dir():
         return sorted(Path(place, name) for place, _directories, names in os.walk(path) for name in names)
     return [path] if path.exists() else []
 
 
 def _sha256_marks(paths: Sequence[Path], known: Mapping[Path, Mark]) -> dict[Path, Mark]:
-    """The marks of files, with their SHA-256: read are those that no known mark tells it of. Raises OSError."""
+    """Return the marks of files, with their SHA-256, and hash those without a known mark. Raises OSError."""
     marks = {path: mark(path.stat(), "") for path in paths}
     for path, value in marks.items():
         before = known.get(path)
@@ -115,11 +116,11 @@ def _text(path: Path) -> str:
         return ""
 
 
-def newest(indices: Iterable[str]) -> dict[str, Any]:
-    """Of the indices that hosts have, in Base64, the one made last; empty when there is none.
+def newest_bundle(indices: Iterable[str]) -> dict[str, Any]:
+    """Return the newest of the indices of hosts, which are in Base64; empty if there are none.
 
-    ``content`` in it is what was given, and ``manifest`` is what all of the bundle but the weights consists of, as a
-    snapshot of a model named after the index. Raises ValueError for what is no index of a bundle.
+    ``content`` in it is the index as given. ``manifest`` has the files of the bundle without the weights, as a model
+    snapshot named after the index. Raises ValueError if one is not an index of a bundle.
     """
     contents = {encoded: base64.b64decode(encoded) for encoded in sorted(set(indices))}
     if not contents:
@@ -127,24 +128,26 @@ def newest(indices: Iterable[str]) -> dict[str, Any]:
     encoded, content = max(contents.items(), key=lambda item: str(json.loads(item[1])["made"]))
     index = json.loads(content)
     if index["format"] != FORMAT:
-        raise ValueError(f"format {index['format']}, and this collection knows {FORMAT}")
+        raise ValueError(f"format {index['format']}; this collection reads {FORMAT}")
     sha256 = hashlib.sha256(content).hexdigest()
     files = [*index["files"], {"path": INDEX, "size": len(content), "sha256": sha256}]
     manifest = {"repository": REPOSITORY, "commit": sha256[:40], "files": files}
     return {**index, "content": encoded, "manifest": manifest}
 
 
-def problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Why a host cannot do with the bundle, each with what to change.
+def bundle_problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any], directory: Path | None) -> list[str]:
+    """Return the differences between a bundle and a host, each with the variable to change. Raises OSError.
 
-    ``wanted`` has ``bundle_dir``, ``platform``, ``repository``, ``revision``, ``image``, ``packages``, ``sizes`` of the
-    files by path if the host has the bundle there, and ``alone`` if it has it nowhere and gets nothing from others.
+    ``wanted`` has ``bundle_dir``, ``platform``, ``repository``, ``revision``, ``image``, ``packages``, and ``alone``
+    for a host without a bundle that gets nothing from others. ``directory`` is the bundle on this host, if it has one.
     """
     if not bundle:
-        return [f"bundle_dir is {wanted['bundle_dir']}, and no host of this run has a bundle: copy it there on one."]
+        return [
+            f"bundle_dir is {wanted['bundle_dir']}, and no host of this run has a bundle: copy it there on one host."
+        ]
     made_for, host = (" ".join(of["platform"][part] for part in PLATFORM) for of in (bundle, wanted))
     if made_for != host:
-        return [f"The bundle is for {made_for}, and the host is {host}: set bundle_dir to one made on such a machine."]
+        return [f"The bundle is for {made_for}, and the host is {host}: set bundle_dir to one built on such a machine."]
     weights, image = bundle["weights"], bundle["image"]["name"]
     asked = {
         f"the weights of {weights['repository']}": (
@@ -157,32 +160,31 @@ def problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
         ),
         f"the image {image}": (image == wanted["image"], f"the recipe's is {wanted['image']} (serving_recipe_image)"),
     }
-    remedy = "correct it, or bring a bundle that was made with it"
+    remedy = "correct it, or copy a bundle that was built with it"
     found = [f"The bundle has {has}, and {wish}: {remedy}." for has, (fits, wish) in asked.items() if not fits]
-    sizes = wanted["sizes"]
-    broken = [path for path, size in _sizes(bundle).items() if sizes and sizes.get(path) != size]
+    broken = [path for path, size in _sizes(bundle).items() if directory and _size(directory / path) != size]
     if broken:
         found.append(
-            f"The bundle in {wanted['bundle_dir']} lacks files, or has others than it was made with ({few(broken)}): "
-            "copy it again, and try sha256sum --check SHA256SUMS there."
+            f"The bundle in {wanted['bundle_dir']} lacks files, or has others than it was built with ({few(broken)}): "
+            "copy it again, and run sha256sum --check SHA256SUMS there."
         )
     if wanted["alone"]:
         found.append(
-            "The host has no bundle, and model_weights_share is false, so that no other gives it anything: set it to "
-            f"true, or copy the bundle to {wanted['bundle_dir']} here too."
+            "The host has no bundle, and model_weights_share is false, so it gets none from other hosts: set it to "
+            f"true, or copy the bundle to {wanted['bundle_dir']} on this host."
         )
     there = {package["name"]: package["version"] for package in bundle["packages"]}
     lacking = [name for name in wanted["packages"] if not _satisfies(there, name)]
     if lacking:
         found.append(
-            f"The bundle lacks {', '.join(lacking)}: bring one that was made with them in bundle_packages, or have the "
-            "versions of these packages in the inventory as they were when it was made."
+            f"The bundle lacks {', '.join(lacking)}: build one with them in bundle_packages, or set the versions of "
+            "these packages to those of the inventory that it was built with."
         )
     return found
 
 
 def _sizes(bundle: Mapping[str, Any]) -> dict[str, int]:
-    """All files, those of the weights too."""
+    """Return the sizes of all files by path, including the weights."""
     weights = bundle["weights"]
     place = f"models/{weights['repository']}/{weights['commit']}"
     sizes = {file["path"]: file["size"] for file in bundle["manifest"]["files"]}
@@ -190,7 +192,16 @@ def _sizes(bundle: Mapping[str, Any]) -> dict[str, int]:
     return sizes
 
 
+def _size(path: Path) -> int | None:
+    """Return the size of a regular file; None if there is none. Raises OSError."""
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
 def _satisfies(there: Mapping[str, str], name: str) -> bool:
-    """Whether there is a package, as ``name`` or as ``name=version`` with wildcards."""
+    """Return True if the bundle has a package, ``name`` or ``name=version`` with wildcards."""
     name, _equals, version = name.partition("=")
     return name in there and fnmatch.fnmatchcase(there[name], version or "*")

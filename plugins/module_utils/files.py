@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files that are there whole or not at all, whoever writes them, and if power fails right after."""
+"""Write files atomically and durably: a reader or a power loss finds the old or the new content."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FILE_MODE = 0o644
 
 
 def write_file(path: Path, text: str | bytes, mode: int | None = FILE_MODE) -> None:
-    """Put a file there at one stroke; who may not read it then cannot before. Raises OSError.
+    """Write a file atomically with its final mode. Raises OSError.
 
-    With ``mode`` None it has mode and owner of the file that is there, and a new one 0644.
+    With ``mode`` None it keeps mode and owner of an existing file, and a new one gets 0644.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

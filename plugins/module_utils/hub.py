@@ -1,11 +1,11 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a model hub has of a repository.
+"""Query the files of a repository on a model hub.
 
 The HTTP API is that of the Hugging Face Hub, as its client (huggingface_hub 2.4) uses it:
 ``/api/models/REPO/revision/REV``, ``/api/models/REPO/tree/COMMIT`` in pages, ``/REPO/resolve/COMMIT/PATH``;
-refusals are told apart by ``X-Error-Code``.
+``X-Error-Code`` has the kind of an error.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import Manifest, RemoteFile
 
-# The statuses after which the hub's own client tries again.
+# The statuses after which the hub's own client retries.
 RETRY_STATUSES = (408, 429, 500, 502, 503, 504)
-# Seconds before the second try, doubled for each further one, and their ceiling: as the hub's own client waits.
+# Seconds before the second try, doubled for each further one, and their limit, as in the hub's own client.
 FIRST_WAIT = 1.0
 LONGEST_WAIT = 8.0
-# Bytes of one answer. A page of a tree has at most 1000 entries of a few hundred bytes.
+# Bytes of a response. A page of a tree has at most 1000 entries of a few hundred bytes.
 ANSWER_LIMIT = 16 * 1024 * 1024
 ANSWER_BLOCK = 64 * 1024
 
 
 class HubError(Exception):
-    """The message that an operator gets: cause, and the variable to change."""
+    """The query failed; the message gives the cause and the variable to change."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the hub said. Header names are in lower case."""
+    """Response of the hub. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -50,10 +50,10 @@ class Answer:
 
 @dataclass
 class Hub:
-    """A hub, and how patiently to ask it.
+    """A hub, with credentials and time limits.
 
-    ``timeout``: seconds without a byte before a try is given up. ``retries``: tries after the first.
-    ``deadline``: seconds for everything that is asked, waits included, from when this object is made.
+    ``timeout``: seconds without a byte until a try fails. ``retries``: tries after the first.
+    ``deadline``: seconds for all queries and waits, from the creation of this object.
     """
 
     url: str
@@ -77,12 +77,12 @@ class Hub:
             context = ssl.create_default_context(cafile=self.ca_file or None)
         except OSError as error:
             raise HubError(f"Cannot read CA file {self.ca_file}: {error}. Correct model_weights_ca_file.") from error
-        # urllib takes a proxy from the environment.
+        # urllib takes the proxy from the environment.
         self.opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirect())
         self.ends = self.clock() + self.deadline
 
     def ask(self, path: str, method: str = "GET") -> Answer:
-        """The hub's last word on a path (with query). Raises HubError when it gives none in time."""
+        """Query a path (with its query string), with retries. Raises HubError without a final response in time."""
         wait = FIRST_WAIT
         for left in reversed(range(self.retries + 1)):
             answer, asked_wait = None, None
@@ -111,7 +111,7 @@ class Hub:
         try:
             response = self.opener.open(request, timeout=max(0.1, min(self.timeout, self.ends - self.clock())))
         except urllib.error.HTTPError as error:
-            # Also an answer, and the one that matters.
+            # An error status is a response too.
             response = error
         with response:
             body = self._read(response)
@@ -121,7 +121,7 @@ class Hub:
         return Answer(response.status, {name.lower(): value for name, value in response.headers.items()}, body)
 
     def _read(self, response: Any) -> bytes:
-        """The body. A hub that sends a byte now and then would outlive any timeout, so the deadline counts here too."""
+        """Read the body. Checks the deadline, as a hub that sends single bytes never reaches the timeout."""
         body = b""
         while True:
             block = response.read1(ANSWER_BLOCK)
@@ -133,20 +133,20 @@ class Hub:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """urllib would carry the token along to whatever host a redirect names."""
+    """Follows no redirect, as urllib would send the token to the other host."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the hub asks to wait; None when it does not say, or gives a date."""
+    """Return the seconds that the hub requests to wait; None without a number."""
     value = headers.get("retry-after", "").strip()
     return float(value) if value.isdigit() else None
 
 
 def _trouble(url: str, error: Exception) -> str:
-    """What is wrong with the way to the hub. Raises HubError for what no retry mends."""
+    """Describe a network error. Raises HubError for an error that a retry does not fix."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, ssl.SSLError):
         raise HubError(
@@ -157,32 +157,32 @@ def _trouble(url: str, error: Exception) -> str:
 
 
 def _remedy(answer: Answer | None, with_token: bool) -> str:
-    """What to do about a hub that gives no usable answer."""
+    """Return the remedy for a hub without a usable response."""
     if answer is None and urllib.request.getproxies():
         return "Correct model_weights_hub_url, model_weights_proxy or model_weights_no_proxy."
     if answer is None:
-        return "Correct model_weights_hub_url, or the way from the host to it."
+        return "Correct model_weights_hub_url, or the network of the host."
     if answer.status == 429 and not with_token:
-        return "Try later, or set model_weights_token: accounts may ask more often than strangers."
+        return "Try later, or set model_weights_token: the rate limit of accounts is higher."
     return "Try later, or set model_weights_hub_url to another hub."
 
 
 def refusal(answer: Answer, hub_url: str, with_token: bool, repository: str, revision: str) -> str:
-    """What an answer of 400 and up means, and which variable to change."""
+    """Explain an error response, and name the variable to change."""
     code = answer.headers.get("x-error-code", "")
     said = answer.headers.get("x-error-message", "")
     page = f"{hub_url}/{repository}"
     if code == "GatedRepo" or answer.status == 403:
         if with_token:
             return (
-                f"The hub token has no access to {repository}. Ask for access at {page}, "
+                f"The hub token has no access to {repository}. Request access at {page}, "
                 "or set model_weights_token to a token of an account that has it."
             )
-        return f"{repository} is gated. Ask for access at {page} and set model_weights_token."
+        return f"{repository} is gated. Request access at {page} and set model_weights_token."
     if answer.status == 401 and with_token:
         return (
-            f"{hub_url} refuses the hub token ({said or answer.status}). Correct model_weights_token; "
-            "a wrong one is refused for public repositories too, which need none."
+            f"{hub_url} rejects the hub token ({said or answer.status}). Correct model_weights_token; "
+            "a wrong one is rejected for public repositories too, which need none."
         )
     if answer.status == 401 or code == "RepoNotFound":
         return (
@@ -195,21 +195,21 @@ def refusal(answer: Answer, hub_url: str, with_token: bool, repository: str, rev
             f"or a commit listed at {page}/commits/main."
         )
     if answer.status == 407:
-        return f"The proxy to {hub_url} wants a name and a password: correct model_weights_proxy."
+        return f"The proxy to {hub_url} needs a name and a password: correct model_weights_proxy."
     return f"{hub_url} does not answer as a model hub (status {answer.status}). Correct model_weights_hub_url."
 
 
 def fetch_manifest(hub: Hub, repository: str, revision: str, exclude: Sequence[str]) -> tuple[Manifest, bool]:
-    """Ask the hub for the files of a revision, without those that ``exclude`` names, and whether access is granted.
+    """Query the files of a revision, without those in ``exclude``, and whether the repository is gated.
 
-    Raises HubError: no such repository or revision, no access, a bad token, no or a nonsensical answer.
+    Raises HubError for a missing repository or revision, no access, a wrong token, or no usable response.
     """
     if not re.fullmatch(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+", repository):
         raise HubError(f"{repository!r} is not the name of a repository (OWNER/NAME): correct serving_recipe_model.")
 
     def ask(path: str, method: str = "GET") -> Answer:
         answer = hub.ask(path, method)
-        # A redirect says that the file is there and may be read, elsewhere; only files are asked for by HEAD.
+        # HEAD is for files only. A redirect shows that the file exists elsewhere and is readable.
         if answer.status == 200 or (method == "HEAD" and 300 <= answer.status < 400):
             return answer
         raise HubError(refusal(answer, hub.url, bool(hub.token), repository, revision))
@@ -230,7 +230,7 @@ def fetch_manifest(hub: Hub, repository: str, revision: str, exclude: Sequence[s
         ) from error
     wanted = [file for file in files if not is_excluded(file.path, exclude)]
     if not wanted:
-        raise HubError(f"Nothing is left of {repository} at {revision}: correct model_weights_exclude.")
+        raise HubError(f"No file of {repository} at {revision} is left. Correct model_weights_exclude.")
     try:
         manifest = Manifest(repository, commit, wanted)
     except ValueError as error:
@@ -243,7 +243,7 @@ def fetch_manifest(hub: Hub, repository: str, revision: str, exclude: Sequence[s
 
 
 def parse_revision(body: bytes) -> tuple[str, bool]:
-    """Commit and gatedness from the description of a revision. Raises ValueError, TypeError or KeyError on another."""
+    """Parse commit and gating of a revision. Raises ValueError, TypeError or KeyError."""
     document = json.loads(body)
     commit = document["sha"]
     if not re.fullmatch(r"[0-9a-f]{40}", commit):
@@ -252,7 +252,7 @@ def parse_revision(body: bytes) -> tuple[str, bool]:
 
 
 def parse_tree(body: bytes) -> list[RemoteFile]:
-    """The files of one page of a tree. Raises ValueError, TypeError or KeyError when the page is not one."""
+    """Parse the files of a page of a tree. Raises ValueError, TypeError or KeyError."""
     files = []
     for entry in json.loads(body):
         if entry["type"] == "file":
@@ -263,7 +263,7 @@ def parse_tree(body: bytes) -> list[RemoteFile]:
 
 
 def next_page(headers: Mapping[str, str], hub_url: str) -> str | None:
-    """Path and query of the next page, from a Link header; its host does not count, the token is for ours only."""
+    """Return path and query of the next page, from a Link header. Its host is ignored, to protect the token."""
     for link in headers.get("link", "").split(","):
         match = re.search(r'<([^>]+)>\s*;\s*rel="?next"?', link)
         if match:
@@ -275,5 +275,5 @@ def next_page(headers: Mapping[str, str], hub_url: str) -> str | None:
 
 
 def is_excluded(path: str, exclude: Iterable[str]) -> bool:
-    """Whether a glob names the path, as the hub's client has it: ``*`` crosses slashes, ``folder/`` means all in it."""
+    """Return True if a glob matches, as in the hub's client: ``*`` matches slashes, ``folder/`` all in it."""
     return any(fnmatch.fnmatchcase(path, glob + "*" if glob.endswith("/") else glob) for glob in exclude)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A container image from a registry in a file that ``docker load`` takes. skopeo fetches it; no Docker is needed."""
+"""Save a container image from a registry to a file for ``docker load``, with skopeo. Docker is not needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
-# What registries call the machines that the kernel calls so.
+# Names of architectures in registries, by those of the kernel.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 RETRIES = 3
 
@@ -27,12 +27,12 @@ Skopeo = Callable[..., bytes]
 
 
 class ImageError(Exception):
-    """The image cannot be had; the message says why, and which variable to change."""
+    """The image is not available; the message gives the cause and the variable to change."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """An image for one architecture: ``digest`` is what its tag stands for, ``id`` is what Docker calls the image."""
+    """An image for one architecture. ``digest`` is that of its tag in the registry, ``id`` is Docker's."""
 
     digest: str
     id: str
@@ -40,7 +40,7 @@ class Image:
 
 
 def client_configuration(logins: Iterable[Mapping[str, str]]) -> str:
-    """A Docker client configuration, from ``registry``, ``username`` and ``password`` of each."""
+    """Build a Docker client configuration, from ``registry``, ``username`` and ``password`` of each login."""
     auths = {
         login["registry"]: {"auth": base64.b64encode(f"{login['username']}:{login['password']}".encode()).decode()}
         for login in logins
@@ -49,7 +49,7 @@ def client_configuration(logins: Iterable[Mapping[str, str]]) -> str:
 
 
 def program(path: str, authfile: str) -> Skopeo:
-    """skopeo, which logs in as the file says."""
+    """Return a function that runs skopeo with the logins of a file."""
 
     def skopeo(command: str, *arguments: str) -> bytes:
         done = subprocess.run(
@@ -66,18 +66,18 @@ def program(path: str, authfile: str) -> Skopeo:
 
 
 def explain(errors: str) -> str:
-    """The last thing that skopeo said, and what to change."""
+    """Return the last error of skopeo, and the variables to check."""
     said = (
         re.findall(r'level=fatal msg="((?:[^"\\]|\\.)*)"', errors)
         or errors.strip().splitlines()[-1:]
         or ["skopeo fails"]
     )
     cause = said[-1].replace('\\"', '"')
-    return f"{cause}. Look at serving_recipe_image, docker_engine_registry_logins and the way to the registry."
+    return f"{cause}. Check serving_recipe_image, docker_engine_registry_logins and the network to the registry."
 
 
 def look_up(name: str, machine: str, skopeo: Skopeo) -> Image:
-    """The image that the registry has for a machine. Raises ImageError."""
+    """Query the registry for the image of a machine. Raises ImageError."""
     raw = skopeo("inspect", "--raw", f"docker://{name}")
     digest, manifest = f"sha256:{hashlib.sha256(raw).hexdigest()}", json.loads(raw)
     if "manifests" in manifest:
@@ -88,17 +88,17 @@ def look_up(name: str, machine: str, skopeo: Skopeo) -> Image:
 
 
 def choose(name: str, index: Mapping[str, Any], machine: str) -> str:
-    """Digest of the image for a machine in an index of several. Raises ImageError."""
+    """Select the image for a machine in an index, and return its digest. Raises ImageError."""
     wanted = ("linux", ARCHITECTURES.get(machine, machine))
     for entry in index["manifests"]:
         platform = entry.get("platform", {})
         if (platform.get("os"), platform.get("architecture")) == wanted:
             return str(entry["digest"])
-    raise ImageError(f"There is no {name} for {machine}: set serving_recipe_image to an image that has one.")
+    raise ImageError(f"{name} has no image for {machine}. Set serving_recipe_image to one that has.")
 
 
 def holds(path: Path, name: str, image: Image) -> bool:
-    """Whether the archive is of this image, under this name, which it has with the registry that Docker would add."""
+    """Return True if the archive has this image under this name, with the registry that Docker would add."""
     with suppress(OSError, tarfile.TarError, KeyError, ValueError), tarfile.open(path) as archive:
         content = archive.extractfile("manifest.json")
         (entry,) = json.load(content) if content else [{}]
@@ -108,9 +108,9 @@ def holds(path: Path, name: str, image: Image) -> bool:
 
 
 def fetch(path: Path, name: str, skopeo: Skopeo) -> None:
-    """Put the image into the archive, which is there whole or not at all. Raises ImageError and OSError."""
+    """Write the image to the archive atomically. Raises ImageError and OSError."""
     new = path.with_name(f"{path.name}.new")
-    # skopeo adds to no archive, and has no use for the beginning of one.
+    # skopeo neither adds to an archive nor resumes an incomplete one.
     new.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     skopeo("copy", f"docker://{name}", f"docker-archive:{new}:{name}")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: bundle_index
-short_description: Write down what a bundle consists of
+short_description: Write the index of a bundle
 version_added: 0.1.0
 description:
-  - Writes C(bundle.json), which says what the bundle is, and C(SHA256SUMS), for C(sha256sum --check), into a directory
-    that has the weights of a model, the harmony vocabulary, an image and packages.
-  - Files are hashed on all cores, and those that are as they were the last time are not hashed again.
+  - Writes C(bundle.json), which describes the bundle, and C(SHA256SUMS), for C(sha256sum --check), into a directory
+    with the weights of a model, the harmony vocabulary, an image and packages.
+  - Hashes files on all cores, and unchanged files once only.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
 attributes:
@@ -30,11 +30,11 @@ options:
     type: path
     required: true
   weights:
-    description: The snapshot of the model in it, as M(trtllm.fleet.model_snapshot) has it.
+    description: The model's snapshot in it, as M(trtllm.fleet.model_snapshot) makes it.
     type: path
     required: true
   contents:
-    description: What the index is to say besides its files; what it says of C(weights) is added to their manifest.
+    description: Contents of the index besides its files. C(weights) in it is added to the manifest of the weights.
     type: dict
     required: true
 author:
@@ -42,7 +42,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Write down what the bundle is
+- name: Write index and checksums
   trtllm.fleet.bundle_index:
     path: /srv/bundle
     weights: /srv/bundle/models/openai/gpt-oss-120b/b5c939de8f754692c1647ca79fbf85e8c1e70f8a
@@ -55,7 +55,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.bundle import CHECKSUMS, describe
+from ansible_collections.trtllm.fleet.plugins.module_utils.bundle import CHECKSUMS, write_index
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import SnapshotError
 
 
@@ -71,13 +71,13 @@ def main() -> None:
     given = module.params
     os.umask(0o022)
     try:
-        outcome = describe(Path(given["path"]), Path(given["weights"]), given["contents"], module.check_mode)
+        change = write_index(Path(given["path"]), Path(given["weights"]), given["contents"], module.check_mode)
     except (SnapshotError, OSError) as error:
         module.fail_json(msg=str(error))
     header = str(Path(given["path"]) / CHECKSUMS)
     module.exit_json(
-        changed=outcome.changed,
-        diff=dict(before_header=header, after_header=header, before=outcome.before, after=outcome.after),
+        changed=change.changed,
+        diff=dict(before_header=header, after_header=header, before=change.before, after=change.after),
     )
 
 

@@ -10,7 +10,7 @@ module: file_download
 short_description: Download a file with a known checksum, through a proxy with a password
 version_added: 0.1.0
 description:
-  - Downloads a file unless it is there. A file with another checksum is never put there.
+  - Downloads a file unless it exists. A file with another checksum is never written.
   - M(ansible.builtin.get_url) takes a proxy from the environment of the task only, which is on the command line of the
     host and in verbose output. This module takes it as an option, which is in neither.
 extends_documentation_fragment:
@@ -31,7 +31,7 @@ options:
     type: str
     required: true
   path:
-    description: Where the file goes. Its directory has to be there.
+    description: Path of the file. Its directory has to exist.
     type: path
     required: true
   sha256:
@@ -78,7 +78,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.proxy import proxy_en
 
 
 def download(module: AnsibleModule, url: str, sha256: str, timeout: int) -> str:
-    """Download to a temporary file and return its path. Fails the module where that is not the file."""
+    """Download to a temporary file and return its path. Fails the module on another checksum."""
     response, info = fetch_url(module, url, timeout=timeout)
     # A file: URL has no status.
     if response is None or (info["status"] or 0) >= 400:

@@ -12,8 +12,8 @@ version_added: 0.1.0
 description:
   - Resolves a revision of a model repository to its commit and lists its files with their sizes and checksums,
     from any hub that speaks the API of the Hugging Face Hub.
-  - Goes through O(proxy), or where that is empty through the proxy that the environment names.
-  - Downloads no model file. What cannot be downloaded fails here in seconds, with the role variable to change.
+  - Uses O(proxy), or if that is empty the proxy of the environment.
+  - Downloads no model file. A model that cannot be downloaded fails in seconds, with the role variable to change.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
   - trtllm.fleet.attributes.info_module
@@ -38,8 +38,8 @@ options:
     default: ["original/*", "metal/*", "*.py"]
   known:
     description:
-      - A snapshot directory, as M(trtllm.fleet.model_snapshot) makes it. Where O(revision) is a commit, which never
-        changes, and the hub does not say what it has, the directory's manifest is the answer, with a warning.
+      - A snapshot directory of M(trtllm.fleet.model_snapshot). If O(revision) is a commit, which never changes, and the
+        hub does not respond, the directory's manifest is returned, with a warning.
     type: path
   token:
     description: Access token of the hub. Empty for anonymous access.
@@ -50,7 +50,7 @@ options:
     type: str
     default: ""
   timeout:
-    description: Seconds without a byte from the hub before a try is given up.
+    description: Seconds without a byte from the hub until a try fails.
     type: int
     default: 10
   retries:
@@ -135,9 +135,9 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
 
 
 def known_manifest(known: str | None, repository: str, revision: str) -> Manifest:
-    """What a snapshot was made with. Raises SnapshotError where there is none of this very commit."""
+    """Return the manifest of a snapshot. Raises SnapshotError unless it is of this commit."""
     if not known or not COMMIT.fullmatch(revision):
-        raise SnapshotError("Only a commit is the same for ever.")
+        raise SnapshotError("Only a commit never changes.")
     manifest = read_manifest(Path(known))
     if (manifest.repository, manifest.commit) != (repository, revision):
         raise SnapshotError(f"{known} is of another commit.")
@@ -174,7 +174,7 @@ def main() -> None:
             manifest, gated = known_manifest(given["known"], given["repository"], given["revision"]), False
         except SnapshotError:
             module.fail_json(msg=str(error))
-        module.warn(f"The files of {given['revision']} are those that {given['known']} was made with: {error}")
+        module.warn(f"The files of {given['revision']} are those of the manifest in {given['known']}: {error}")
     module.exit_json(changed=False, **manifest.as_dict(), revision=given["revision"], gated=gated)
 
 

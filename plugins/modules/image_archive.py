@@ -7,10 +7,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: image_archive
-short_description: Keep a container image from a registry in a file that docker load takes
+short_description: Save a container image from a registry to a file for docker load
 version_added: 0.1.0
 description:
-  - Fetches the image for this machine's architecture with C(skopeo), which has to be installed; no Docker is needed.
+  - Fetches the image for this machine's architecture with C(skopeo), which has to be installed. Docker is not needed.
   - A private CA of the registry is trusted where Docker trusts it, in the system's store or in C(/etc/docker/certs.d).
 extends_documentation_fragment:
   - trtllm.fleet.attributes
@@ -26,7 +26,7 @@ attributes:
     details: Downloads nothing while the tag names the image in the file.
 options:
   name:
-    description: The image by its tag, as C(docker run) is going to name it.
+    description: The image by its tag, as C(docker run) names it later.
     type: str
     required: true
   path:
@@ -34,7 +34,7 @@ options:
     type: path
     required: true
   logins:
-    description: Registries to log in to. The logins are in a file for as long as the module runs.
+    description: Registries to log in to. The logins are in a file while the module runs.
     type: list
     elements: dict
     default: []
@@ -68,7 +68,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 digest:
-  description: What the tag stands for in the registry. Empty in check mode without C(skopeo).
+  description: Digest of the tag in the registry. Empty in check mode without C(skopeo).
   returned: success
   type: str
   sample: sha256:76bd6974cc09757231adb4c872cfa7e822bf55ece3f08692af09413643fda7d9
@@ -115,11 +115,9 @@ def main() -> None:
     )
     name, path = module.params["name"], Path(module.params["path"])
     if "@" in name:
-        module.fail_json(
-            msg=f"{name} names a digest, which docker load cannot give back: name it by its tag (serving_recipe_image)."
-        )
+        module.fail_json(msg=f"{name} is a digest; docker load needs a tag. Set serving_recipe_image to a tag.")
     os.umask(0o022)
-    # A dry run may come before skopeo is installed.
+    # In check mode skopeo may not be installed yet.
     found = module.get_bin_path("skopeo", required=not module.check_mode)
     if not found:
         module.exit_json(changed=True, digest="", layers_bytes=0)
@@ -133,7 +131,7 @@ def main() -> None:
             if changed and not module.check_mode:
                 fetch(path, name, skopeo)
                 if not holds(path, name, image):
-                    raise ImageError(f"{name} changed while it was fetched: run again.")
+                    raise ImageError(f"{name} changed while it was fetched. Run the playbook again.")
     except (ImageError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=changed, digest=image.digest, layers_bytes=image.layers_bytes if changed else 0)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: model_snapshot
-short_description: Keep the files of a model on a host what they must be
+short_description: Prepare, verify or remove the files of a model on a host
 version_added: 0.1.0
 description:
-  - A snapshot is a directory with the files of one commit of a model repository, each with the size and the checksum
-    that the hub has for it. This module makes one ready for the download, verifies it after, and removes it.
-  - Downloads nothing. That is up to a unit on the host, which reads the manifest that is stored in the snapshot.
-  - Files that were found good are remembered in C(.cache/trtllm-fleet/verified.json) in the snapshot, by size, time of
-    modification, inode and checksum, and are not read again until one of these changes. Content that changes and leaves
-    all of them as they were, as a failing disk does it, is found with O(verify=full) only.
-  - Hashing runs on all cores, and reads in check mode too.
+  - A snapshot is a directory with the files of one commit of a model repository, each with the hub's size and checksum.
+    This module prepares one for the download, verifies it afterwards, and removes it.
+  - Downloads nothing. A unit on the host does, by the manifest that is stored in the snapshot.
+  - Verified files are recorded in C(.cache/trtllm-fleet/verified.json) in the snapshot, by size, time of
+    modification, inode and checksum, and are not read again until one of these changes. Only O(verify=full) finds
+    content that changes without them, as on a failing disk.
+  - Hashes on all cores, in check mode too.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
 attributes:
@@ -37,59 +37,57 @@ options:
     required: true
   manifest:
     description:
-      - What the snapshot consists of, as M(trtllm.fleet.hub_manifest) returns it, with C(repository), C(commit) and
-        C(files).
+      - Files of the snapshot, as M(trtllm.fleet.hub_manifest) returns them, with C(repository), C(commit) and C(files).
       - The default is the one that V(staged) stored in the snapshot.
     type: dict
   state:
     description:
-      - V(staged) has the manifest in the snapshot, and all files that can be there without a download. Files that are
-        corrupt, truncated or not in the manifest are removed. C(.cache) is left alone.
-      - A file that another snapshot or one of O(sources) has is linked to, or copied to another file system.
-      - It fails before it changes anything if files are missing and the file system is read-only, lacks the room, or is
-        one that takes memory or goes with a reboot (tmpfs, overlay and their like).
-      - A snapshot that another process writes, of this host or another, is not touched.
-      - V(verified) fails unless every file is there and good. Then modes are set to 0755 and 0644, and O(keep) applies,
-        where the directory can be written.
+      - V(staged) writes the manifest, and adds all files that need no download. Files that are corrupt, truncated or
+        not in the manifest are removed. C(.cache) is left alone.
+      - A file of another snapshot or of O(sources) is linked to, or copied to another file system.
+      - It fails before any change if files are missing and the file system is read-only, too small, or one that uses
+        memory or does not survive a reboot (such as tmpfs and overlay).
+      - A snapshot that another process writes, on this host or another, is not changed.
+      - V(verified) fails unless every file is present and verified. Then, if the directory is writable, it sets modes
+        to 0755 and 0644, and O(keep) applies.
       - V(absent) removes the snapshot, and the directory of the repository if nothing is left in it.
     type: str
     choices: [staged, verified, absent]
     required: true
   verify:
     description:
-      - V(remembered) reads files that are not known to be good.
+      - V(remembered) reads files that are not recorded as verified.
       - V(full) reads all files, and from the disk, not from memory.
     type: str
     choices: [remembered, full]
     default: remembered
   sources:
     description:
-      - With V(staged), further directories that may have some of the files, laid out as the snapshot is. Their files
-        are hashed before they are used; check mode goes by their size.
+      - With V(staged), further directories with the layout of the snapshot that may have some of its files. Their files
+        are hashed before they are used; check mode compares sizes only.
       - A file is copied rather than linked to if another user could change it.
     type: list
     elements: path
     default: []
   keep:
     description:
-      - With V(verified), how many other complete snapshots of the repository stay; those go first that were verified
-        longest ago. Unfinished ones stay, and so do those that a process writes.
-      - Without it all stay, and on a network file system too, where other hosts may serve them.
+      - With V(verified), number of other complete snapshots of the repository to keep, those last verified. Incomplete
+        ones, and those that a process writes, are kept too.
+      - Without it, and on a network file system, where other hosts may serve them, all are kept.
     type: int
   keep_named_in:
     description:
-      - With O(keep), globs of files. A snapshot whose path is written in one of them stays too.
+      - With O(keep), globs of files. A snapshot whose path is in one of them is kept too.
     type: list
     elements: str
     default: []
   margin:
-    description: With V(staged), how much room there must be for missing files, as a multiple of their bytes.
+    description: With V(staged), free space needed for missing files, as a multiple of their bytes.
     type: float
     default: 1.1
   reserved:
     description:
-      - With V(staged), bytes that other files will take, by a path of theirs. They count where they come to lie on the
-        file system of O(path).
+      - With V(staged), bytes that other files need later, by path. Those on the file system of O(path) count.
     type: dict
     default: {}
 author:
@@ -115,7 +113,7 @@ EXAMPLES = r"""
     state: started
   when: snapshot.missing_bytes > 0
 
-- name: Verify it, and keep one older revision
+- name: Verify the snapshot and keep one older revision
   trtllm.fleet.model_snapshot:
     path: "{{ snapshot.path }}"
     state: verified
@@ -135,12 +133,12 @@ path:
   type: str
   sample: /srv/trtllm-fleet/models/openai/gpt-oss-120b/b5c939de8f754692c1647ca79fbf85e8c1e70f8a
 busy:
-  description: For V(staged), whether another process writes the snapshot, so that nothing was done.
+  description: For V(staged), whether another process writes the snapshot, so that it was not changed.
   returned: except for V(absent)
   type: bool
   sample: false
 missing:
-  description: Files that still have to be fetched, with those of RV(truncated) and RV(corrupt) that were not reused.
+  description: Files to fetch, including those of RV(truncated) and RV(corrupt) that were not reused.
   returned: except for V(absent)
   type: list
   elements: str
@@ -151,7 +149,7 @@ missing_bytes:
   type: int
   sample: 4625017896
 corrupt:
-  description: Files that had the right size and another content. V(staged) removes them.
+  description: Files that had the right size and wrong content. V(staged) removes them.
   returned: except for V(absent)
   type: list
   elements: str
@@ -163,7 +161,7 @@ truncated:
   elements: str
   sample: []
 extra:
-  description: What is not in the manifest; directories end in a slash. V(staged) removes it.
+  description: Files that are not in the manifest; directories end in a slash. V(staged) removes them.
   returned: except for V(absent)
   type: list
   elements: str
@@ -175,18 +173,18 @@ reused:
   elements: str
   sample: [tokenizer.json]
 removed:
-  description: For V(staged), what was removed from the snapshot; else snapshots that were removed.
+  description: For V(staged), files that were removed from the snapshot; else snapshots that were removed.
   returned: always
   type: list
   elements: str
   sample: [original/]
 hashed_bytes:
-  description: How much had to be read.
+  description: Bytes that were read and hashed.
   returned: except for V(absent)
   type: int
   sample: 0
 verified:
-  description: Whether every file is there and good.
+  description: Whether every file is present and verified.
   returned: except for V(absent)
   type: bool
   sample: true
@@ -196,7 +194,7 @@ total_bytes:
   type: int
   sample: 65276852092
 free_bytes:
-  description: What is free on the file system now.
+  description: Bytes that are free on the file system.
   returned: except for V(absent)
   type: int
   sample: 1870514372608
@@ -206,12 +204,12 @@ filesystem:
   type: str
   sample: ext4
 network:
-  description: Whether it is a network file system, which other hosts may have too.
+  description: Whether it is a network file system, which other hosts may mount too.
   returned: except for V(absent)
   type: bool
   sample: false
 shared:
-  description: Whether other hosts may serve from it, as it is on a network file system, or one that is read-only here.
+  description: Whether other hosts may serve from it, as it is on a network or a read-only file system.
   returned: for V(absent)
   type: bool
   sample: false
@@ -231,7 +229,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
     read_manifest,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.staging import (
-    Room,
+    SpaceNeeds,
     describe,
     remove,
     stage,
@@ -240,11 +238,11 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.staging impor
 
 
 def apply(path: Path, given: dict[str, Any], dry: bool) -> dict[str, Any]:
-    """Reach the state asked for; the answer is the module's result. Raises SnapshotError and OSError."""
+    """Apply the state and return the module's result. Raises SnapshotError and OSError."""
     if given["state"] == "absent":
         there, place = path.exists(), file_system(path)
         if there and not remove(path, dry):
-            raise SnapshotError(f"{path} is not removed: another process writes it.")
+            raise SnapshotError(f"{path} is not removed: another process writes it. Stop trtllm-weights.service.")
         return dict(
             changed=there,
             path=str(path),
@@ -255,8 +253,8 @@ def apply(path: Path, given: dict[str, Any], dry: bool) -> dict[str, Any]:
     manifest = Manifest.parse(given["manifest"]) if given["manifest"] else read_manifest(path)
     full = given["verify"] == "full"
     if given["state"] == "staged":
-        room = Room(given["margin"], given["reserved"])
-        outcome = stage(path, manifest, [Path(source) for source in given["sources"]], room, full, dry)
+        needs = SpaceNeeds(given["margin"], given["reserved"])
+        outcome = stage(path, manifest, [Path(source) for source in given["sources"]], needs, full, dry)
     else:
         outcome = verify_snapshot(path, manifest, given["keep"], given["keep_named_in"], full, dry)
     found, place = outcome.found, file_system(path)
@@ -285,12 +283,12 @@ def apply(path: Path, given: dict[str, Any], dry: bool) -> dict[str, Any]:
             prepared="".join(f"{step}\n" for step in outcome.steps),
         ),
     )
-    # A dry run cannot have what would have been fetched before.
+    # In check mode missing files have not been fetched.
     if given["state"] == "verified" and found.wanted and not dry:
         raise SnapshotError(
-            f"{path} is not what the hub has. {describe(found, len(manifest.files))}. "
-            "Run the role model_weights again, which fetches these and no others. "
-            "If it comes back, suspect the disk of model_weights_dir, or model_weights_hub_url.",
+            f"{path} differs from the hub. {describe(found, len(manifest.files))}. "
+            "Run the role model_weights again, which fetches only these files. "
+            "If the error persists, check the disk of model_weights_dir, and model_weights_hub_url.",
             result,
         )
     return result
@@ -301,7 +299,7 @@ def _paths(files: list[RemoteFile]) -> list[str]:
 
 
 def _figures(manifest: Manifest, good: set[str]) -> str:
-    """What a snapshot has, in YAML."""
+    """Format number and bytes of the verified files as YAML."""
     sizes = [file.size for file in manifest.files if file.path in good]
     return f"files: {len(sizes)}\nbytes: {sum(sizes)}\n"
 
@@ -322,8 +320,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     if (module.params["keep"] or 0) < 0:
-        module.fail_json(msg="keep: a number of snapshots, 0 or more")
-    # Whoever serves may be another user.
+        module.fail_json(msg=f"keep is {module.params['keep']}. Set it to 0 or more.")
+    # Another user may serve the files.
     os.umask(0o022)
     path = Path(os.path.abspath(module.params["path"]))
     try:
@@ -331,7 +329,7 @@ def main() -> None:
     except SnapshotError as error:
         module.fail_json(msg=str(error), **error.result)
     except OSError as error:
-        module.fail_json(msg=f"{error}. Look at the disk of model_weights_dir.")
+        module.fail_json(msg=f"{error}. Check the disk of model_weights_dir.")
 
 
 if __name__ == "__main__":

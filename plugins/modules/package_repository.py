@@ -7,13 +7,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: package_repository
-short_description: Keep packages with all that they depend on in a directory, as an apt repository
+short_description: Mirror packages with their dependencies to an apt repository in a directory
 version_added: 0.1.0
 description:
-  - Downloads packages, and everything that a machine of this distribution release needs for them that has nothing at
-    all installed, into a directory that apt can install them from (C(deb file:PATH ./)).
-  - apt itself chooses and downloads, with sources and state of its own. What is installed on this machine makes no
-    difference, and its sources and package lists are not touched.
+  - Downloads packages and all their dependencies, for a machine of this distribution release without any package, into
+    a directory that apt can install from (C(deb file:PATH ./)).
+  - apt itself selects and downloads, with separate sources and state. The machine's installed packages do not matter,
+    and its sources and package lists are not touched.
   - Packages are taken from the sources of this machine and from O(repositories). A source of this machine that names
     one of O(repositories) is left out.
   - Every file is compared with the checksum in its repository's signed index.
@@ -31,7 +31,7 @@ attributes:
     details: Downloads only missing files; the newest version of a package may change between runs.
 options:
   path:
-    description: The directory. Packages in it that are not of the set are removed.
+    description: The directory. Other packages in it are removed.
     type: path
     required: true
   names:
@@ -40,14 +40,14 @@ options:
     elements: str
     required: true
   optional:
-    description: Further packages, which may be unknown to every repository.
+    description: Further packages. Those unknown to every repository are skipped.
     type: list
     elements: str
     default: []
   starter:
     description:
-      - Further packages, which with all that they need are a small repository of their own, in the archive
-        C(starter.tar) in O(path).
+      - Further packages. They and their dependencies are also a small repository in the archive C(starter.tar) in
+        O(path).
     type: list
     elements: str
     default: []
@@ -155,10 +155,10 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
-    # Whoever installs them may be another user.
+    # Another user may install them.
     os.umask(0o022)
     try:
-        outcome = write_repository(
+        change = write_repository(
             Path(given["path"]),
             given["names"],
             given["optional"],
@@ -170,14 +170,14 @@ def main() -> None:
     except (PackagesError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(
-        changed=outcome.changed,
+        changed=change.changed,
         packages=[
             dict(name=package.name, version=package.version, architecture=package.architecture, file=package.file)
-            for package in outcome.packages
+            for package in change.packages
         ],
-        fetched=[package.file for package in outcome.fetched],
-        fetched_bytes=sum(package.size for package in outcome.fetched),
-        removed=outcome.removed,
+        fetched=[package.file for package in change.fetched],
+        fetched_bytes=sum(package.size for package in change.fetched),
+        removed=change.removed,
     )
 
 

@@ -10,10 +10,9 @@ module: python_program
 short_description: Install a Python program from a lock with hashes
 version_added: 0.1.0
 description:
-  - Makes a virtual environment with exactly what a lock names. pip refuses a file whose hash the lock does not have,
-    and a dependency that the lock does not name (C(--require-hashes)).
-  - An environment that was made from another lock, with a Python that is gone, or by a run that was interrupted, is
-    made again.
+  - Makes a virtual environment with exactly the packages of a lock. pip rejects a file whose hash is not in the lock,
+    and a dependency that is not (C(--require-hashes)).
+  - Replaces an environment of another lock, of a removed Python, or of an interrupted run.
   - A password in O(index_url) or O(proxy) is on no command line and in no output.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
@@ -41,7 +40,7 @@ options:
     type: path
     required: true
   lock:
-    description: Requirements with hashes, the program's and those of all that it depends on.
+    description: Requirements with hashes, of the program and all its dependencies.
     type: str
     required: true
   python:
@@ -88,7 +87,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.proxy import proxy_environment, url_secrets
 
-# Written last: the checksum of the lock that the whole environment was made from.
+# Written last: the checksum of the environment's lock.
 MADE_FROM = "trtllm-fleet.lock"
 VERSION = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
 
@@ -108,7 +107,7 @@ def is_installed(module: AnsibleModule, name: str, version: str, path: Path, che
 
 
 def pip_environment(index_url: str, ca_file: str, proxy: str, no_proxy: str) -> dict[str, str]:
-    """Return what pip is given besides its arguments, which every user of the host can read."""
+    """Return pip's environment. Its arguments could be read by every user of the host."""
     environment = proxy_environment(proxy, no_proxy)
     if index_url:
         environment["PIP_INDEX_URL"] = index_url
@@ -118,7 +117,7 @@ def pip_environment(index_url: str, ca_file: str, proxy: str, no_proxy: str) -> 
 
 
 def install(module: AnsibleModule, python: str, path: Path, lock: str, environment: dict[str, str]) -> None:
-    """Make the environment and install the lock in it. Fails the module where either fails."""
+    """Make the environment and install the lock in it. Fails the module on an error."""
     module.run_command([python, "-m", "venv", "--clear", str(path)], check_rc=True, cwd="/")
     descriptor, requirements = tempfile.mkstemp(dir=module.tmpdir, suffix=".txt")
     module.add_cleanup_file(requirements)
@@ -150,7 +149,7 @@ def main() -> None:
     )
     given = module.params
     module.no_log_values.update(url_secrets(given["index_url"], given["proxy"]))
-    # Whoever runs the program may be another user.
+    # Another user may run the program.
     os.umask(0o022)
     path = Path(given["path"])
     checksum = hashlib.sha256(given["lock"].encode()).hexdigest()

@@ -73,7 +73,7 @@ def test_driver_that_the_repository_lacks(fleet: Fleet) -> None:
 
 
 def test_wrong_hub_token(fleet: Fleet) -> None:
-    refused(fleet, "refuses the hub token", "model_weights_token", model_weights_token="hf_wrong")
+    refused(fleet, "rejects the hub token", "model_weights_token", model_weights_token="hf_wrong")
 
 
 def test_revision_that_does_not_exist(fleet: Fleet) -> None:

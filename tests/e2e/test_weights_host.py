@@ -340,7 +340,7 @@ def test_branch_moved_during_the_requests_of_two_hosts(hub: Hub, branch: Branch)
 def test_gated_model_without_a_token(hub: Hub) -> None:
     hub.clear_log()
     said = refused(*ALONE, model_weights_repository=GATED, model_weights_token="")
-    assert f"{GATED} is gated. Ask for access at https://hub.origin.test/{GATED} and set model_weights_token." in said
+    assert f"{GATED} is gated. Request access at https://hub.origin.test/{GATED} and set model_weights_token." in said
     assert hub.fetched() == {}
     run = play(*ALONE, model_weights_repository=GATED)
     assert run.status == 0, run.output

@@ -1,4 +1,4 @@
-"""Hosts of a fleet on this machine, each with a loopback address and the real share program."""
+"""Hosts of a fleet on this machine, each with its own loopback address and the real share program."""
 
 from __future__ import annotations
 
@@ -18,16 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights import snapshot
-from ansible_collections.trtllm.fleet.plugins.module_utils.weights.exchange import (
-    ASK_ERRORS,
-    INDEX,
-    INDEX_LIMIT,
-    ask,
-)
-from ansible_collections.trtllm.fleet.plugins.module_utils.weights.plan import FETCH_STATUS, SHARE_STATUS, Share
-from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+from ansible_collections.trtllm.fleet.tests.unit.weights_program import weights_program
+from roles.model_weights.files.weights.exchange import ASK_ERRORS, INDEX, INDEX_LIMIT, ask
+from roles.model_weights.files.weights.plan import SharePlan
+from roles.model_weights.files.weights.status import FETCH_STATUS, SHARE_STATUS
 
-PROGRAM = "ansible_collections.trtllm.fleet.plugins.module_utils.weights.share"
 COMMIT = "b5c939de8f754692c1647ca79fbf85e8c1e70f8a"
 MB = 1_000_000
 # Long enough for a machine that pauses.
@@ -39,7 +34,7 @@ def content_of(path: str, size: int) -> bytes:
 
 
 def remote_file(path: str, content: bytes) -> snapshot.RemoteFile:
-    """Describe a file like the hub: large files by their SHA-256, others by git's id."""
+    """Describe a file as the hub does: a large one by its SHA-256, another by git's name."""
     if path.endswith(".safetensors"):
         return snapshot.RemoteFile(path, len(content), sha256=hashlib.sha256(content).hexdigest())
     git_oid = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
@@ -47,7 +42,7 @@ def remote_file(path: str, content: bytes) -> snapshot.RemoteFile:
 
 
 def free_port() -> int:
-    """Return a port that is free together with the next one, and outside the range of outgoing connections."""
+    """Return a port that is free, as is the next one, and is outside the range of outgoing connections."""
     while True:
         port = random.randrange(10_000, 30_000)
         try:
@@ -59,7 +54,7 @@ def free_port() -> int:
 
 
 def until(what: Callable[[], Any], describe: Callable[[], str] = lambda: "") -> Any:
-    """Wait until a function returns a true value, and return it."""
+    """Return the first true result of a function that is called again and again."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         result = what()
@@ -81,7 +76,7 @@ class Host:
         self.log = root / address / "log"
         self.process: subprocess.Popen[bytes] | None = None
         defaults = {"seeds": 1, "rank": -1, "fallback": 120, "max_upload_rate": 0, "max_download_rate": 0}
-        self.share = Share(address=address, **{**defaults, **options})
+        self.share = SharePlan(address=address, **{**defaults, **options})
         snapshot.write_manifest(self.directory, manifest)
         self.run_dir.mkdir()
         hub = dict.fromkeys(("url", "token_file", "ca_file", "proxy", "no_proxy"), "")
@@ -89,7 +84,7 @@ class Host:
         self.plan.write_text(json.dumps({**plan, "attempts": 1, "max_rate": 0, "share": asdict(self.share)}))
 
     def give(self, contents: dict[str, bytes]) -> None:
-        """Move whole files to their place, as the hub's client does."""
+        """Put complete files in their places, as the hub's client does."""
         for path, content in contents.items():
             new = self.directory / snapshot.STATE / "new"
             new.write_bytes(content)
@@ -97,22 +92,21 @@ class Host:
             os.replace(new, self.directory / path)
 
     def seem_to_load_from_the_hub(self) -> None:
-        """Report a download from the hub like the fetch program; peers query such a host more often."""
+        """Write the status of a fetch program; other hosts query such a host more often."""
         status = {"state": "hub", "updated": time.monotonic() + PATIENCE}
         (self.run_dir / FETCH_STATUS).write_text(json.dumps(status))
 
     def start(self, **constants: float) -> None:
         """Run the program with other values for some of its constants."""
         changes = "".join(f"share.{name} = {value}; " for name, value in constants.items())
-        package, name = PROGRAM.rsplit(".", 1)
-        code = f"from {package} import {name}; {changes}raise SystemExit({name}.main())"
-        command = [sys.executable, *(("-c", code) if constants else ("-m", PROGRAM))]
+        code = f"from weights import share, __main__; {changes}raise SystemExit(__main__.main())"
+        program = ("-c", code) if constants else (str(weights_program()),)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [*command, str(self.plan), "--run-dir", str(self.run_dir)],
+                [sys.executable, *program, "share", str(self.plan), "--run-dir", str(self.run_dir)],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": str(ROOT / "collections")},
+                env={**os.environ, "PYTHONPATH": str(weights_program())} if constants else None,
             )
 
     def stop(self, number: int = signal.SIGTERM) -> int:
@@ -123,7 +117,7 @@ class Host:
         return self.ended()
 
     def ended(self) -> int:
-        """Return the exit status once the program has ended by itself."""
+        """Wait for the program to end and return its exit status."""
         assert self.process
         return self.process.wait(PATIENCE)
 
@@ -137,7 +131,7 @@ class Host:
             return {}
 
     def has(self) -> list[str]:
-        """Return the verified files in their places."""
+        """Return the files that are in their places and verified."""
         return [file.path for file in snapshot.look(self.directory, self.manifest).good]
 
     def wait_for(self, what: Callable[[Host], Any]) -> Any:
@@ -157,12 +151,12 @@ class Host:
         return self.status()
 
     def counted(self) -> dict[str, Any]:
-        """Return the status with all earlier bytes included; the engine is queried after each write."""
+        """Return its status, with all bytes that moved before: libtorrent counts them after a status was written."""
         self.next_status()
         return self.next_status()
 
     def index(self) -> dict[str, Any]:
-        """Return the index for other hosts; nothing if the program does not respond."""
+        """Return its index; empty while it does not answer."""
         try:
             return dict(json.loads(ask(self.share, self.address, INDEX, INDEX_LIMIT)))
         except ASK_ERRORS:
@@ -178,7 +172,7 @@ class Host:
 
 @contextmanager
 def fleet(root: Path, contents: dict[str, bytes], count: int, **options: Any) -> Iterator[list[Host]]:
-    """Return hosts that do not run yet; stop them afterwards."""
+    """Create hosts whose programs do not run yet; kill these programs at the end."""
     manifest = snapshot.Manifest("lab/model", COMMIT, [remote_file(path, data) for path, data in contents.items()])
     addresses = [f"127.0.0.{number}" for number in range(2, count + 2)]
     options = {"port": free_port(), "peers": addresses, **options}

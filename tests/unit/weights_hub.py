@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import ssl
 import subprocess
@@ -14,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights import snapshot
-from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+from ansible_collections.trtllm.fleet.tests.unit.weights_program import weights_program
 from lab.origin.hub import build_repositories, server
 
-PROGRAM = "ansible_collections.trtllm.fleet.plugins.module_utils.weights.fetch"
 NAME = "lab/model"
 GATED = "lab/gated"
 PUBLIC = "lab/public"
@@ -30,7 +28,7 @@ LARGE = "model-00000-of-00014.safetensors"
 LAST = "model-00014-of-00014.safetensors"
 # Timeout of a program, on a machine that may pause for minutes.
 TIMEOUT = 600
-# Maximum bytes sent with an interruption, as a multiple of the model. The model is small and the sockets of a
+# How much of the model may be sent in total when the download is interrupted. The model is small, and the sockets of a
 # busy machine hold megabytes: the limit of 5 percent is for the models of tests/e2e.
 AGAIN = 1.15
 # Seconds without a byte until the client is killed. On a busy machine its start takes several.
@@ -121,8 +119,7 @@ class Host:
     def start(self) -> subprocess.Popen[str]:
         self.plan_file.write_text(json.dumps(self.plan))
         return subprocess.Popen(
-            [sys.executable, "-m", PROGRAM, str(self.plan_file), "--run-dir", str(self.run_dir)],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "collections")},
+            [sys.executable, str(weights_program()), "fetch", str(self.plan_file), "--run-dir", str(self.run_dir)],
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

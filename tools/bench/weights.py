@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import Manifest, RemoteFile, write_manifest
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.zipapp import build_zipapp
 from lab.origin.hub.build_repositories import Shape, as_json, commit_id, repository_files
 from lab.origin.hub.server import Repository
 
@@ -58,9 +59,9 @@ PACKAGES = {
 }
 # The Python of the units, which needs libtorrent.
 HOST_PYTHON = "/usr/bin/python3"
-PROGRAMS = "ansible_collections/trtllm/fleet/plugins/module_utils/weights"
 
 PLACE = Path("/run/bench")
+PROGRAM = PLACE / "weights.pyz"
 NETWORK = "10.0.0"
 HUB = f"{NETWORK}.254"
 HUB_PORT = 8090
@@ -227,12 +228,8 @@ class Bench:
             self.network.connect(host.name, host.address, links.lan)
         self.manifest = build_model(PLACE / "hub" / REPOSITORY, size)
         self.checks = self.write_checks()
-        # The layout of role model_weights on a host.
-        folder = PLACE / "lib" / PROGRAMS
-        folder.mkdir(parents=True)
-        for program in (ROOT / "plugins/module_utils/weights").glob("*.py"):
-            shutil.copy(program, folder)
-        shutil.copy(ROOT / "plugins/module_utils/files.py", folder.parent)
+        # As role model_weights puts it on a host.
+        PROGRAM.write_bytes(build_zipapp(ROOT / "roles/model_weights/files/weights"))
 
     def write_checks(self) -> list[Path]:
         """Write a sha256sum list for each core, with about equal bytes."""
@@ -354,17 +351,17 @@ class Bench:
             (host.directory / "plan.json").write_text(json.dumps(plan))
 
         def command(host: Host, program: str) -> tuple[str, ...]:
-            module, folder = f"{PROGRAMS.replace('/', '.')}.{program}", str(host.directory)
-            return (HOST_PYTHON, "-m", module, f"{folder}/plan.json", "--run-dir", f"{folder}/run")
+            folder = str(host.directory)
+            return (HOST_PYTHON, str(PROGRAM), program, f"{folder}/plan.json", "--run-dir", f"{folder}/run")
 
         def each(host: Host) -> float:
-            self.finish(host, "fetch", *command(host, "fetch"), PYTHONPATH=str(PLACE / "lib"))
+            self.finish(host, "fetch", *command(host, "fetch"))
             return time.monotonic()
 
         with ExitStack() as stack:
             for host in hosts if len(hosts) > 1 else ():
                 log = host.directory / "share.log"
-                stack.enter_context(daemon(host.name, log, *command(host, "share"), PYTHONPATH=str(PLACE / "lib")))
+                stack.enter_context(daemon(host.name, log, *command(host, "share")))
             return together(each, hosts)
 
 

@@ -1,10 +1,10 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A model snapshot on a host: what it must be, what it is, and whose turn it is to write it.
+"""A model snapshot on a host: its manifest, its verification, and the lock of the process that writes it.
 
-A snapshot is a directory that holds the files of one commit of a repository and is named after it. What is ours in it
-lies in STATE. Files come to their place whole, by renaming, so a file of the right size was complete once.
+A snapshot is a directory with the files of one commit of a repository, named after the commit. This collection's own
+files in it are in STATE. Files are moved to their places when complete, so a file of the right size was complete once.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from typing import Any, Callable
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import FILE_MODE, write_file
 
-# Not ours alone: the hub's client has its own things in it. No file of a model may lie there.
+# The hub's client keeps files here too. A model cannot have files in it.
 CACHE = ".cache"
 STATE = f"{CACHE}/trtllm-fleet"
 MANIFEST = f"{STATE}/manifest.json"
 MARKER = f"{STATE}/verified.json"
 LOCK = f"{STATE}/lock"
-# Where the marker goes if the snapshot cannot be written: STATE on a host of ours.
+# Directory of the marker if the snapshot is read-only.
 FALLBACK = Path("/var/lib/trtllm-fleet/verified")
 MOUNTS = Path("/proc/self/mountinfo")
-# As mount(8) names them, without the "fuse." of those that have it.
+# Names of mount(8), without the prefix "fuse.".
 NETWORK: tuple[str, ...] = ("9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs")
 NETWORK += ("nfs4", "ocfs2", "smb3", "sshfs", "virtiofs", "wekafs")
 
-# What a read-only mount answers, and an export that lets this host only read.
+# Errors of a read-only mount, and of an export that this host may only read.
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 BLOCK = 1024 * 1024
-# So far the disk is ahead of the hashing, or a file that is not in memory would have one of them wait for the other.
+# Bytes that are read ahead of the hashing, so that disk and CPU work at the same time.
 AHEAD = 16 * BLOCK
-LOCK_INTERVAL = 1.0  # seconds between two looks at a lock that somebody else holds
+LOCK_INTERVAL = 1.0  # seconds between two tries to take a lock
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -52,7 +52,7 @@ Mark = list[Any]  # size, time of modification in ns, inode, digest
 
 
 class SnapshotError(Exception):
-    """A snapshot cannot be used or made; the message says why. ``result`` is what is known even so."""
+    """A snapshot is not usable; the message gives the cause. ``result`` has what is known of it."""
 
     def __init__(self, message: str, result: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class SnapshotError(Exception):
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a revision: with ``sha256`` if it is a large one, else with ``git_oid``, git's name for the content."""
+    """A file of a revision, with ``sha256`` if it is large, else with ``git_oid``, git's checksum."""
 
     path: str
     size: int
@@ -69,10 +69,10 @@ class RemoteFile:
     git_oid: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no file, or one elsewhere: paths are joined to local directories."""
+        """Reject invalid paths and those that leave the directory: paths are joined to local directories."""
         if not isinstance(self.path, str) or {"", ".", ".."} & set(self.path.split("/")) or "\0" in self.path:
             raise ValueError(f"file {self.path!r}")
-        self.path.encode()  # Half a surrogate pair is no name.
+        self.path.encode()  # Half a surrogate pair is not a valid name.
         if not isinstance(self.size, int) or self.size < 0:
             raise ValueError(f"{self.size!r} as the size of {self.path!r}")
         checksum, length = (self.git_oid, 40) if self.sha256 is None else (self.sha256, 64)
@@ -81,18 +81,18 @@ class RemoteFile:
 
     @property
     def digest(self) -> str:
-        """What the content must hash to, with the name of the algorithm."""
+        """Return the checksum of the content, with the name of the algorithm."""
         return f"sha256:{self.sha256}" if self.sha256 else f"git:{self.git_oid}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Path, size in bytes, and ``sha256`` or ``git_oid``."""
+        """Return path, size in bytes, and ``sha256`` or ``git_oid``."""
         checksum = {"sha256": self.sha256} if self.sha256 else {"git_oid": self.git_oid}
         return {"path": self.path, "size": self.size, **checksum}
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a snapshot consists of."""
+    """The files of a snapshot."""
 
     repository: str
     commit: str
@@ -103,14 +103,14 @@ class Manifest:
             raise ValueError(f"{self.commit!r} is not a commit")
         for file in self.files:
             if file.path.startswith(f"{CACHE}/"):
-                raise ValueError(f"its file {file.path} is where only working files may be")
+                raise ValueError(f"its file {file.path} is in {CACHE}, which is for working files")
 
     @property
     def total_bytes(self) -> int:
         return sum(file.size for file in self.files)
 
     def as_dict(self) -> dict[str, Any]:
-        """As it is written, and as modules return it."""
+        """Return the document that is written, and returned by modules."""
         return {
             "repository": self.repository,
             "commit": self.commit,
@@ -120,7 +120,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, document: Any) -> Manifest:
-        """The manifest that ``as_dict`` made a document of. Raises SnapshotError on another."""
+        """Parse a document of ``as_dict``. Raises SnapshotError."""
         try:
             files = [
                 RemoteFile(entry["path"], entry["size"], entry.get("sha256"), entry.get("git_oid"))
@@ -128,11 +128,11 @@ class Manifest:
             ]
             return cls(document["repository"], document["commit"], files)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise SnapshotError(f"This is no manifest ({type(error).__name__}: {error})") from error
+            raise SnapshotError(f"This is not a manifest ({type(error).__name__}: {error})") from error
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a snapshot. Raises SnapshotError where there is none."""
+    """Read the manifest of a snapshot. Raises SnapshotError."""
     path = directory / MANIFEST
     try:
         return Manifest.parse(json.loads(path.read_text(encoding="utf-8")))
@@ -141,17 +141,17 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Say what the snapshot must be. Raises OSError."""
+    """Write the manifest of a snapshot. Raises OSError."""
     write_file(directory / MANIFEST, json.dumps(manifest.as_dict(), indent=1))
 
 
 def few(names: Sequence[str]) -> str:
-    """The first three, and how many more."""
+    """Format the first three names, and the number of the others."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def mark(status: os.stat_result, digest: str) -> Mark:
-    """What is remembered of a good file."""
+    """Return the mark of a verified file."""
     return [status.st_size, status.st_mtime_ns, status.st_ino, digest]
 
 
@@ -160,7 +160,7 @@ def _fallback(directory: Path) -> Path:
 
 
 def read_marker(directory: Path) -> dict[str, Mark]:
-    """What was good before, by path; it still is where the file is the one described. Empty when it cannot be read."""
+    """Return the marks of verified files by path; empty if not readable. A file with another mark has changed."""
     known: dict[str, Mark] = {}
     for path in (directory / MARKER, _fallback(directory)):
         with suppress(OSError, ValueError, TypeError):
@@ -172,10 +172,10 @@ _remembering = threading.Lock()
 
 
 def remember(directory: Path, good: Mapping[str, Mark], bad: Iterable[str] = ()) -> None:
-    """Add to what is known to be good, by path, and forget what is not. Raises OSError.
+    """Add marks of ``good`` files by path, and remove those of ``bad`` ones. Raises OSError.
 
-    The content must be on the disk already: a file that lost its end with the power may still have the size, time and
-    inode that are remembered. Of two processes that do this at one time one may have its files hashed again.
+    The content must be on the disk already: after a power loss a truncated file may still have the size, time and inode
+    of its mark. If two processes write at the same time, the files of one may be hashed again.
     """
     with _remembering:
         known = read_marker(directory)
@@ -193,15 +193,15 @@ def remember(directory: Path, good: Mapping[str, Mark], bad: Iterable[str] = ())
 
 
 def digest_of(path: Path, like: RemoteFile, full: bool = False, durable: bool = False) -> str:
-    """Checksum of a local file, of the kind that the hub has for ``like``. Raises OSError.
+    """Return the checksum of a local file, by the algorithm of ``like``. Raises OSError.
 
-    ``full`` reads what is on the disk, not what is left of it in memory. With ``durable``, a file that has the checksum
-    of ``like`` is on the disk when this returns: costs nothing if it was.
+    ``full`` reads from the disk, not from memory. With ``durable``, a file that has the checksum of ``like`` is on the
+    disk when this returns; that takes no time if it was.
     """
     if like.sha256:
         name, digest = "sha256", hashlib.sha256()
     else:
-        # git's names for contents are SHA-1 over a header and the content.
+        # git hashes a header and the content with SHA-1.
         name, digest = "git", hashlib.new("sha1", b"blob %d\0" % like.size, usedforsecurity=False)
     try:
         with open(path, "rb", buffering=0) as content:
@@ -215,14 +215,14 @@ def digest_of(path: Path, like: RemoteFile, full: bool = False, durable: bool = 
             if durable and result == like.digest:
                 _sync(content.fileno())
     except OSError as error:
-        # A disk that fails while it is read does not say with what.
+        # An error of a failing disk does not have the file's name.
         error.filename = str(path)
         raise
     return result
 
 
 def _sync(descriptor: int) -> None:
-    """Have a file on the disk, where it is for sure on a file system that cannot be written at all."""
+    """Flush a file to the disk. On a read-only file system it already is."""
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -231,7 +231,7 @@ def _sync(descriptor: int) -> None:
 
 
 def digests_of(files: Mapping[Path, RemoteFile], full: bool = False, durable: bool = False) -> dict[Path, str]:
-    """``digest_of`` many, on all cores; the large ones first, so that none is left alone at the end. Raises OSError."""
+    """Hash files on all cores, large ones first, so that all cores finish together. Raises OSError."""
     ordered = sorted(files, key=lambda path: files[path].size, reverse=True)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return dict(zip(ordered, pool.map(lambda path: digest_of(path, files[path], full, durable), ordered)))
@@ -239,10 +239,11 @@ def digests_of(files: Mapping[Path, RemoteFile], full: bool = False, durable: bo
 
 @dataclass(frozen=True)
 class Findings:
-    """What there is of a snapshot, in the order of the manifest.
+    """State of the files of a snapshot, in the order of the manifest.
 
-    ``good`` has the content of the manifest, ``unknown`` its size at least. ``truncated`` has another size, ``corrupt``
-    another content. ``extra`` is what else there is; directories end in a slash. ``marks`` are of what has its size.
+    ``good`` files are verified, ``unknown`` ones have the right size. ``truncated`` ones have another size, ``corrupt``
+    ones other content. ``extra`` are other files and directories; directories end in a slash. ``marks`` are those of
+    the files with the right size.
     """
 
     good: list[RemoteFile]
@@ -256,7 +257,7 @@ class Findings:
 
     @property
     def wanted(self) -> list[RemoteFile]:
-        """What has to be fetched."""
+        """Return the files to fetch."""
         return sorted((*self.missing, *self.truncated, *self.corrupt), key=lambda file: file.path)
 
     @property
@@ -265,7 +266,7 @@ class Findings:
 
 
 def look(directory: Path, manifest: Manifest) -> Findings:
-    """What there is, as far as it can be said in milliseconds: nothing is read. Raises OSError."""
+    """Compare sizes and marks, in milliseconds, without reading content. Raises OSError."""
     statuses, extra = _scan(directory, {file.path for file in manifest.files})
     known = read_marker(directory)
     present = [file for file in manifest.files if file.path in statuses]
@@ -283,7 +284,7 @@ def look(directory: Path, manifest: Manifest) -> Findings:
 
 
 def _scan(directory: Path, wanted: set[str]) -> tuple[dict[str, os.stat_result], list[str]]:
-    """The wanted plain files that are there, and what else is, the cache apart. No link is followed."""
+    """Return the wanted regular files, and others except the cache. Links are not followed."""
     parents = {str(parent) for path in wanted for parent in Path(path).parents}
     statuses: dict[str, os.stat_result] = {}
     extra: list[str] = []
@@ -310,11 +311,11 @@ def _scan(directory: Path, wanted: set[str]) -> tuple[dict[str, os.stat_result],
 
 
 def verify(directory: Path, manifest: Manifest, full: bool = False, keep_marks: bool = True) -> Findings:
-    """Compare content too, of what is not known to be good, or with ``full`` of everything. Raises OSError.
+    """Verify the content of files without a mark, or with ``full`` of all files. Raises OSError.
 
-    What is found is remembered, unless ``keep_marks`` is false, for the next look or verification.
+    Marks are written unless ``keep_marks`` is false.
     """
-    # The marks are older than the hashes, so what changes meanwhile is hashed again next time.
+    # Marks are taken before hashing, so a file that changes during it is hashed again next time.
     found = look(directory, manifest)
     doubtful = {directory / file.path: file for file in (*found.unknown, *(found.good if full else ()))}
     digests = digests_of(doubtful, full, durable=keep_marks)
@@ -335,7 +336,7 @@ def verify(directory: Path, manifest: Manifest, full: bool = False, keep_marks: 
 
 
 def adopt(directory: Path, file: RemoteFile, arrived: Path) -> bool:
-    """Move a file that came to lie elsewhere on the file system to its place; false if its content is not right.
+    """Verify a file that arrived elsewhere on the file system and move it to its place; False if it is wrong.
 
     Raises OSError.
     """
@@ -351,9 +352,10 @@ def adopt(directory: Path, file: RemoteFile, arrived: Path) -> bool:
 
 @contextmanager
 def locked(directory: Path, waiting: Callable[[], None] | None = None) -> Iterator[bool]:
-    """Be the only process, of all hosts that share the directory, that holds the lock; says whether it is.
+    """Hold the lock, which one process of all hosts with the directory can; yield whether this process does.
 
-    While another one holds it, ``waiting`` is called every second; without, it is not waited for. Raises OSError.
+    While another one holds it, ``waiting`` is called every second; without it, once is tried.
+    Raises OSError.
     """
     descriptor = _take(directory / LOCK)
     while descriptor is None and waiting:
@@ -368,7 +370,7 @@ def locked(directory: Path, waiting: Callable[[], None] | None = None) -> Iterat
 
 
 def is_locked(directory: Path) -> bool:
-    """Whether another process holds the lock. Nothing is made for the question. Raises OSError."""
+    """Return True if another process holds the lock. Creates nothing. Raises OSError."""
     try:
         descriptor = os.open(directory / LOCK, os.O_RDWR)
     except FileNotFoundError:
@@ -391,7 +393,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _take(path: Path) -> int | None:
-    """A descriptor that holds the lock; None if another process does."""
+    """Return a descriptor that holds the lock; None if another process does."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
@@ -399,7 +401,7 @@ def _take(path: Path) -> int | None:
         try:
             if not _try_lock(descriptor):
                 return None
-            # Who held it before may have removed the snapshot, and the lock with it.
+            # The process that held the lock may have removed the snapshot with it.
             with suppress(FileNotFoundError):
                 held = os.path.samestat(path.stat(), os.fstat(descriptor))
             if held:
@@ -411,7 +413,7 @@ def _take(path: Path) -> int | None:
 
 @dataclass(frozen=True)
 class FileSystem:
-    """Where a path is, or would be made. ``read_only``: for this process, by the mount, the server or the modes."""
+    """File system of a path. ``read_only``: for this process, by the mount, the server or the modes."""
 
     mount_point: str
     type: str
@@ -420,12 +422,12 @@ class FileSystem:
 
     @property
     def network(self) -> bool:
-        """Whether other hosts may have it too, by its type."""
+        """Return True for a type that other hosts may mount too."""
         return self.type.removeprefix("fuse.") in NETWORK
 
 
 def file_system(path: Path) -> FileSystem:
-    """The file system of a path, or of the nearest directory above it that is there. Raises OSError."""
+    """Return the file system of a path, or of its nearest existing parent. Raises OSError."""
     place = Path(os.path.abspath(path))
     while not place.exists():
         place = place.parent
@@ -433,11 +435,11 @@ def file_system(path: Path) -> FileSystem:
     real = place.resolve()
     above = {"/": ("/", "")}
     for line in MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        # proc(5): optional fields lie between the mount's own and " - "; blanks in names are written as octal numbers.
+        # proc(5): optional fields precede " - "; blanks in names are octal numbers.
         mount, _separator, device = line.partition(" - ")
         name = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), mount.split(" ")[4])
-        # Of mounts on top of each other the last one is seen.
+        # Of several mounts at one place the last one is visible.
         above[name] = (name, device.split(" ")[0])
     mount_point, kind = next(above[str(name)] for name in (real, *real.parents) if str(name) in above)
-    # Of an export that is read-only for this host only access(2) knows.
+    # access(2) detects an export that is read-only for this host.
     return FileSystem(mount_point, kind, not os.access(place, os.W_OK), status.f_bavail * status.f_frsize)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Making a snapshot ready to be completed, proving that it is complete, and removing it. Nothing is downloaded."""
+"""Prepare a snapshot for the download, verify it, and remove it. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
     write_manifest,
 )
 
-# They take the memory that serving needs, or go with a reboot or a container.
+# They use memory, or do not survive a reboot or a container.
 UNFIT = ("tmpfs", "ramfs", "rootfs", "devtmpfs", "overlay", "aufs", "fuse.fuse-overlayfs")
 DIRECTORY_MODE = 0o755
 COPIES = f"{STATE}/copies"
-# At a time: enough for a fast disk, not too many for a slow one.
+# Parallel copies: enough for a fast disk, not too many for a slow one.
 COPIERS = 4
 
 
 @dataclass
-class Outcome:
-    """What was found in a snapshot and what was done to it; in a dry run, what would be done.
+class SnapshotChange:
+    """State of a snapshot and its changes; in check mode, the changes that would be made.
 
-    ``busy``: another process writes it, so nothing was done. ``missing`` is what still has to be fetched, ``steps`` are
-    the changes, for people.
+    ``busy``: another process writes it, so nothing was done. ``missing``: files still to fetch. ``steps``: the changes
+    as text.
     """
 
     found: Findings
@@ -70,7 +70,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Donor:
-    """A file with the content of one that is missing. ``link``: the same file may be it, not only a copy."""
+    """A file with the content of a missing one. ``link``: it may be linked to, not only copied."""
 
     path: Path
     mark: Mark
@@ -78,35 +78,37 @@ class Donor:
 
 
 @dataclass(frozen=True)
-class Room:
-    """What has to be free: for missing files ``margin`` times their bytes, and for others the bytes of each path."""
+class SpaceNeeds:
+    """Free space needed: ``margin`` times the bytes of missing files, and ``reserved`` bytes of other paths."""
 
     margin: float = 1.1
     reserved: Mapping[str, int] = field(default_factory=dict)
 
 
-def stage(directory: Path, manifest: Manifest, sources: Sequence[Path], room: Room, full: bool, dry: bool) -> Outcome:
-    """Have in the snapshot what can be there without a download, and nothing else, and room for the rest.
+def stage(
+    directory: Path, manifest: Manifest, sources: Sequence[Path], needs: SpaceNeeds, full: bool, dry: bool
+) -> SnapshotChange:
+    """Fill the snapshot with files of this host, remove other files, and check the free space for the download.
 
-    Raises SnapshotError for a place that cannot hold the snapshot, before anything is changed, and OSError.
+    Raises SnapshotError, before any change, if the file system is unsuitable or too small, and OSError.
     """
     _check_name(directory, manifest)
     place = file_system(directory)
     _check_place(directory, place, look(directory, manifest).wanted)
     with ExitStack() as stack:
-        # Nobody here writes a read-only one.
+        # A read-only snapshot needs no lock.
         if not place.read_only and (is_locked(directory) if dry else not stack.enter_context(locked(directory))):
             found = look(directory, manifest)
-            return Outcome(found, 0, found.wanted, busy=True)
+            return SnapshotChange(found, 0, found.wanted, busy=True)
         found = verify(directory, manifest, full, keep_marks=not dry)
         _check_place(directory, place, found.wanted)
         donors, hashed_bytes = _find_donors(directory, found.wanted, sources, dry)
-        outcome = Outcome(found, found.hashed_bytes + hashed_bytes, found.wanted)
+        outcome = SnapshotChange(found, found.hashed_bytes + hashed_bytes, found.wanted)
         if place.read_only:
             return outcome
         outcome.removed = [*(file.path for file in (*found.corrupt, *found.truncated)), *found.extra]
         fetched = [file for file in found.wanted if not (file.path in donors and donors[file.path].link)]
-        _check_room(directory, place, fetched, outcome.removed, room)
+        _check_space(directory, place, fetched, outcome.removed, needs)
         if _stored(directory) != manifest:
             outcome.steps.append("write the manifest")
             if not dry:
@@ -128,16 +130,15 @@ def stage(directory: Path, manifest: Manifest, sources: Sequence[Path], room: Ro
 
 def verify_snapshot(
     directory: Path, manifest: Manifest, keep: int | None, named_in: Iterable[str], full: bool, dry: bool
-) -> Outcome:
-    """Verify every file. If all are good, set modes, and remove other snapshots but for the ``keep`` used last.
+) -> SnapshotChange:
+    """Verify every file. If all are good, set modes, and remove other snapshots except the ``keep`` last used.
 
-    Those that a file of the globs ``named_in`` names stay as well, and on a network file system all of them.
-
+    Snapshots that a file of the globs ``named_in`` names are kept too, and on a network file system all are.
     Raises SnapshotError and OSError.
     """
     _check_name(directory, manifest)
     found = verify(directory, manifest, full, keep_marks=not dry)
-    outcome = Outcome(found, found.hashed_bytes, found.wanted)
+    outcome = SnapshotChange(found, found.hashed_bytes, found.wanted)
     place = file_system(directory)
     if found.wanted or place.read_only:
         return outcome
@@ -146,7 +147,7 @@ def verify_snapshot(
         with suppress(FileNotFoundError):
             os.utime(directory / MANIFEST)  # the time that it was used last
     named = [Path(path).read_text(errors="replace") for pattern in named_in for path in glob(pattern)]
-    # Other hosts do not say here what they serve.
+    # On a network file system other hosts may serve them.
     others = _finished(directory, manifest.repository)[keep:] if keep is not None and not place.network else []
     for other in others:
         if not any(str(other) in text for text in named) and remove(other, dry):
@@ -156,30 +157,30 @@ def verify_snapshot(
 
 
 def remove(directory: Path, dry: bool) -> bool:
-    """Remove a snapshot, and the directory that it was in if nothing is left there; false if another process writes it.
+    """Remove a snapshot, and its parent directory if empty; False if another process writes the snapshot.
 
-    Raises SnapshotError for what is no snapshot of ours, and OSError.
+    Raises SnapshotError for a directory that this collection did not create, and OSError.
     """
     state = directory / STATE
     real = directory.parent.resolve() / directory.name / STATE
     if not (COMMIT.fullmatch(directory.name) and state.is_dir() and state.resolve() == real):
         raise SnapshotError(
-            f"{directory} is not a snapshot of ours: it has no {STATE} of its own, or is not named after a commit. "
-            "Remove it yourself."
+            f"{directory} is not a snapshot of this collection: it has no {STATE}, or is not named after a commit. "
+            "Remove it by hand."
         )
     if dry:
         return not is_locked(directory)
     with locked(directory) as mine:
         if not mine:
             return False
-        # What tells that it is ours goes last, so that a removal that breaks off can be done again.
+        # STATE is removed last, so that an interrupted removal can be repeated.
         lock = directory / LOCK
         for place in (directory, directory / CACHE, state):
             for path in place.iterdir():
                 if path not in (directory / CACHE, state, lock):
                     _remove(path)
         lock.unlink()
-    # Not before the lock is closed: NFS keeps a file that is open, under another name.
+    # After the lock is closed: NFS keeps an open file under another name.
     for empty in (state, state.parent, directory, directory.parent):
         with suppress(OSError):
             empty.rmdir()
@@ -187,7 +188,7 @@ def remove(directory: Path, dry: bool) -> bool:
 
 
 def describe(found: Findings, count: int) -> str:
-    """What is not good of ``count`` files, in a few words."""
+    """Describe which of ``count`` files are not good."""
     kinds = (("missing", found.missing), ("truncated", found.truncated), ("with other content", found.corrupt))
     parts = []
     for kind, files in kinds:
@@ -197,9 +198,11 @@ def describe(found: Findings, count: int) -> str:
 
 
 def _check_name(directory: Path, manifest: Manifest) -> None:
-    """Files that are not in the manifest are removed, so it had better be the right directory."""
+    """Raise SnapshotError for a wrong directory, as files that are not in the manifest are removed."""
     if directory.name != manifest.commit:
-        raise SnapshotError(f"{directory} is not for {manifest.commit}: its last part has to be the commit.")
+        raise SnapshotError(
+            f"{directory} is not for {manifest.commit}; its last part has to be the commit. Correct path."
+        )
 
 
 def _stored(directory: Path) -> Manifest | None:
@@ -210,7 +213,7 @@ def _stored(directory: Path) -> Manifest | None:
 
 
 def _check_place(directory: Path, place: FileSystem, wanted: Sequence[RemoteFile]) -> None:
-    """Refuse a file system that what is still wanted cannot, or should not, be written to."""
+    """Raise SnapshotError if files are wanted and the file system is read-only or unsuitable."""
     if not wanted:
         return
     where = f"{place.type} at {place.mount_point}"
@@ -226,32 +229,32 @@ def _check_place(directory: Path, place: FileSystem, wanted: Sequence[RemoteFile
         )
 
 
-def _check_room(
-    directory: Path, place: FileSystem, fetched: Sequence[RemoteFile], removed: Iterable[str], room: Room
+def _check_space(
+    directory: Path, place: FileSystem, fetched: Sequence[RemoteFile], removed: Iterable[str], needs: SpaceNeeds
 ) -> None:
-    """Refuse a file system without room for the files that are fetched or copied to it.
+    """Raise SnapshotError if the file system is too small for the files that are fetched or copied to it.
 
-    What the cache has of unfinished files counts, and what goes makes room.
+    Unfinished files in the cache count as fetched, and removed files as free space.
     """
-    needed = sum(file.size for file in fetched) * room.margin - _disk_bytes([directory / CACHE])
+    needed = sum(file.size for file in fetched) * needs.margin - _disk_bytes([directory / CACHE])
     free = place.free_bytes + _disk_bytes(directory / path for path in removed)
-    others = {path: size for path, size in room.reserved.items() if size and _device(Path(path)) == _device(directory)}
+    others = {path: size for path, size in needs.reserved.items() if size and _device(Path(path)) == _device(directory)}
     if fetched and needed + sum(others.values()) > free:
         more = "".join(f" and {_text(size)} for {path}" for path, size in others.items())
         raise SnapshotError(
             f"{_size(fetched)} are missing in {directory} ({_number(fetched)}). With model_weights_disk_margin "
-            f"{room.margin:g} {_text(needed)}{more} are needed, but {_text(free)} are free on {place.type} at "
+            f"{needs.margin:g} {_text(needed)}{more} are needed, but {_text(free)} are free on {place.type} at "
             f"{place.mount_point}: free some, or set model_weights_dir to a place on a larger file system."
         )
 
 
 def _device(path: Path) -> int:
-    """The file system that a path is on, or will be."""
+    """Return the device of a path, or of its nearest existing parent."""
     return next(place.stat().st_dev for place in (path, *path.parents) if place.exists())
 
 
 def _disk_bytes(paths: Iterable[Path]) -> int:
-    """How much room there would be without these files and directories, of which other names may keep a file."""
+    """Return the bytes that a removal of these paths would free; a file with another link stays."""
     statuses = [path.lstat() for top in paths for path in _tree(top)]
     names: dict[tuple[int, int], list[os.stat_result]] = {}
     for status in statuses:
@@ -260,7 +263,7 @@ def _disk_bytes(paths: Iterable[Path]) -> int:
 
 
 def _tree(top: Path) -> Iterator[Path]:
-    """All files below a path, or the file that it is. No link is followed."""
+    """Yield all files below a path, or the file itself. Links are not followed."""
     if not top.is_dir() or top.is_symlink():
         if top.is_symlink() or top.exists():
             yield top
@@ -270,7 +273,7 @@ def _tree(top: Path) -> Iterator[Path]:
 
 
 def _siblings(directory: Path) -> list[Path]:
-    """The other snapshots of the repository."""
+    """Return the other snapshots of the repository."""
     with suppress(FileNotFoundError):
         return [
             path
@@ -281,7 +284,7 @@ def _siblings(directory: Path) -> list[Path]:
 
 
 def _finished(directory: Path, repository: str) -> list[Path]:
-    """The other snapshots that no file is missing in, those used last first. Unfinished ones may be on their way."""
+    """Return the other complete snapshots, last used first. Incomplete ones may be in transfer."""
     used = {}
     for path in _siblings(directory):
         stored = _stored(path)
@@ -293,9 +296,9 @@ def _finished(directory: Path, repository: str) -> list[Path]:
 def _find_donors(
     directory: Path, wanted: Sequence[RemoteFile], sources: Sequence[Path], dry: bool
 ) -> tuple[dict[str, Donor], int]:
-    """For wanted files, by path, files of this host with their content, and how many bytes had to be hashed for it.
+    """Find files of this host with the content of wanted ones, by path, and count the bytes that were hashed.
 
-    Nothing is remembered of a source, which may be a whole model: a dry run takes what has the size.
+    A source has no marks and may be a complete model, so check mode compares sizes only.
     """
     found: dict[str, Donor] = {}
     hashed_bytes = 0
@@ -322,7 +325,7 @@ def _find_donors(
 
 
 def _candidates(source: Path, wanted: Sequence[RemoteFile]) -> Iterator[tuple[RemoteFile, str]]:
-    """The wanted files that a directory may have, and their names there: as its manifest says, else the same."""
+    """Yield the wanted files that a directory may have, and their names there, by its manifest or the same."""
     stored = _stored(source)
     names = {file.digest: file.path for file in (stored.files if stored else wanted)}
     for file in wanted:
@@ -336,14 +339,14 @@ def _nearest(path: Path) -> Path:
 
 
 def _give(directory: Path, files: Sequence[RemoteFile], donors: Mapping[str, Donor]) -> list[RemoteFile]:
-    """Link or copy files to their places; those that are there then."""
+    """Link or copy files to their places; return those that succeeded."""
     copies = directory / COPIES
 
     def give(number: int, file: RemoteFile) -> bool:
         donor, path = donors[file.path], directory / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
         if donor.link:
-            # It may be another mount of the same file system, or one that has no links.
+            # Another mount of the same file system, or one without links, raises an error.
             with suppress(OSError):
                 os.link(donor.path, path)
                 remember(directory, {file.path: donor.mark})
@@ -361,9 +364,9 @@ def _give(directory: Path, files: Sequence[RemoteFile], donors: Mapping[str, Don
 
 
 def _tidy(directory: Path, manifest: Manifest, dry: bool) -> Iterator[str]:
-    """Have everybody read the snapshot, and only us write it, which the owner of our own directory stands for.
+    """Make the snapshot readable for all users and writable for the owner of STATE only; yield the changes.
 
-    That owner is root, or what an NFS server makes of it.
+    That owner is root, or the user that an NFS server maps root to.
     """
     state = directory / STATE
     if not state.exists():
@@ -376,7 +379,7 @@ def _tidy(directory: Path, manifest: Manifest, dry: bool) -> Iterator[str]:
         same_owner = (status.st_uid, status.st_gid) == (owner.st_uid, owner.st_gid)
         if same_owner and status.st_mode & 0o777 == mode:
             continue
-        # An NFS server may keep us from what others left there, good files all the same.
+        # An NFS server may deny changes to the files of other users; their content is verified.
         with suppress(PermissionError):
             if not dry and not same_owner:
                 os.chown(path, owner.st_uid, owner.st_gid)

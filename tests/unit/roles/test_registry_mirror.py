@@ -224,14 +224,23 @@ def test_what_is_kept_of_one_registry_is_not_given_as_anothers(upstream: str) ->
         ({"registry_mirror_max_size": "512M"}, None),
         ({"registry_mirror_dir": "/srv/home", "registry_mirror_max_size": 10**11}, None),
         ({"registry_mirror_certificate": "/etc/a.crt", "registry_mirror_key": "/etc/a.key"}, None),
-        ({"registry_mirror_max_size": "100GB"}, "registry_mirror_max_size: 100GB is no number"),
-        ({"registry_mirror_certificate": "/etc/a.crt"}, "registry_mirror_certificate and registry_mirror_key: one is"),
-        ({"registry_mirror_key": "/etc/a.key"}, "registry_mirror_certificate and registry_mirror_key: one is"),
-        ({"registry_mirror_dir": "srv/mirror"}, "registry_mirror_key: srv/mirror: the mirror wants an absolute path"),
-        ({"registry_mirror_dir": "/home"}, "registry_mirror_key: /home: the mirror wants"),
+        ({"registry_mirror_max_size": "100GB"}, "registry_mirror_max_size: 100GB is not a number"),
+        (
+            {"registry_mirror_certificate": "/etc/a.crt"},
+            "Only one of registry_mirror_certificate and registry_mirror_key is set",
+        ),
+        (
+            {"registry_mirror_key": "/etc/a.key"},
+            "Only one of registry_mirror_certificate and registry_mirror_key is set",
+        ),
+        (
+            {"registry_mirror_dir": "srv/mirror"},
+            "registry_mirror_key: srv/mirror: the mirror cannot access it. Set an absolute path",
+        ),
+        ({"registry_mirror_dir": "/home"}, "registry_mirror_key: /home: the mirror cannot access it"),
         (
             {"registry_mirror_certificate": "/root/a.crt", "registry_mirror_key": "/var/tmp/a.key"},
-            "registry_mirror_key: /root/a.crt, /var/tmp/a.key: the mirror wants",
+            "registry_mirror_key: /root/a.crt, /var/tmp/a.key: the mirror cannot access it",
         ),
     ],
 )
@@ -341,7 +350,7 @@ def serve(folder: Path, hosts: dict[str, dict[str, str]], alive: int = 0) -> Fle
 def test_the_fleet_serves_where_the_mirror_fails(tmp_path: Path, hosts: dict[str, dict[str, str]], said: str) -> None:
     fleet = serve(tmp_path, hosts)
     assert (fleet.status, fleet.served) == (0, {name for name in hosts if "gpu" in name}), fleet.output
-    assert f"what it does not give comes from the registry itself. {said}" in fleet.output
+    assert f"images come from the registry itself. {said}" in fleet.output
 
 
 @pytest.mark.parametrize("alive", [0, 1])

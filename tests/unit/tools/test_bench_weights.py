@@ -10,10 +10,10 @@ from unittest.mock import ANY
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.weights.plan import parse_plan
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import read_manifest, verify, write_manifest
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 from lab.origin.hub.server import Hub
+from roles.model_weights.files.weights.plan import parse_plan
 from tools.bench import weights
 from tools.bench.weights import REPOSITORY, Cell, Host, build_model, medians, missed_bars, plan_of, shard_sizes
 from tools.bench.weights_plot import as_table, draw

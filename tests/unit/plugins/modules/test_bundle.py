@@ -16,14 +16,14 @@ import yaml
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.filter.newest_bundle import newest_bundle
-from ansible_collections.trtllm.fleet.plugins.module_utils.bundle import describe, problems
+from ansible_collections.trtllm.fleet.plugins.module_utils.bundle import bundle_problems, write_index
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import (
     Manifest,
     RemoteFile,
     verify,
     write_manifest,
 )
-from ansible_collections.trtllm.fleet.plugins.modules import bundle_index
+from ansible_collections.trtllm.fleet.plugins.modules import bundle_check, bundle_index
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 COMMIT = "57476bbab104d89489bd206f997f9da1c2927ce2"
@@ -71,7 +71,7 @@ def weights(tmp_path: Path) -> Path:
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    (tmp_path / "notes of whoever carries it").touch()
+    (tmp_path / "notes of the courier").touch()
     return snapshot
 
 
@@ -89,7 +89,7 @@ def bundle_of(directory: Path) -> dict[str, Any]:
 
 
 def test_index_and_checksums(tmp_path: Path, weights: Path) -> None:
-    assert describe(tmp_path, weights, CONTENTS, dry=False).changed
+    assert write_index(tmp_path, weights, CONTENTS, dry=False).changed
     written = index(tmp_path)
     assert written["weights"]["commit"] == COMMIT
     assert written["weights"]["hub"] == "https://hub.example.com"
@@ -110,12 +110,12 @@ def test_index_and_checksums(tmp_path: Path, weights: Path) -> None:
 def test_nothing_new_keeps_the_date_and_reads_nothing(
     tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    describe(tmp_path, weights, CONTENTS, dry=False)
+    write_index(tmp_path, weights, CONTENTS, dry=False)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     made = index(tmp_path)["made"]
     monkeypatch.setattr("ansible_collections.trtllm.fleet.plugins.module_utils.bundle.datetime", Later)
     monkeypatch.setattr("builtins.open", refuse)
-    outcome = describe(tmp_path, weights, CONTENTS, dry=False)
+    outcome = write_index(tmp_path, weights, CONTENTS, dry=False)
     monkeypatch.undo()
     assert not outcome.changed
     assert outcome.before == outcome.after
@@ -139,12 +139,12 @@ def refuse(*arguments: Any, **_options: Any) -> None:
 
 
 def test_a_new_image_changes_the_index_alone(tmp_path: Path, weights: Path) -> None:
-    describe(tmp_path, weights, CONTENTS, dry=False)
+    write_index(tmp_path, weights, CONTENTS, dry=False)
     first = bundle_of(tmp_path)
     (tmp_path / "image.tar").write_text("IMAGE.TAR")
-    assert describe(tmp_path, weights, CONTENTS, dry=True).changed
-    assert bundle_of(tmp_path) == first, "a dry run writes nothing"
-    assert describe(tmp_path, weights, CONTENTS, dry=False).changed
+    assert write_index(tmp_path, weights, CONTENTS, dry=True).changed
+    assert bundle_of(tmp_path) == first, "check mode writes nothing"
+    assert write_index(tmp_path, weights, CONTENTS, dry=False).changed
     second = bundle_of(tmp_path)
     assert first["manifest"]["commit"] != second["manifest"]["commit"]
     changed = [new["path"] for old, new in zip(first["files"], second["files"], strict=True) if old != new]
@@ -169,7 +169,7 @@ def test_the_module(tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture
 
 
 def test_what_the_hosts_get_of_it_is_a_snapshot(tmp_path: Path, weights: Path) -> None:
-    describe(tmp_path, weights, CONTENTS, dry=False)
+    write_index(tmp_path, weights, CONTENTS, dry=False)
     manifest = Manifest.parse(bundle_of(tmp_path)["manifest"])
     assert verify(tmp_path, manifest, keep_marks=False).verified
     assert "bundle.json" in {file.path for file in manifest.files}
@@ -177,11 +177,11 @@ def test_what_the_hosts_get_of_it_is_a_snapshot(tmp_path: Path, weights: Path) -
 
 
 def test_the_newest_of_several(tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    describe(tmp_path, weights, CONTENTS, dry=False)
+    write_index(tmp_path, weights, CONTENTS, dry=False)
     old = encoded(tmp_path)
     (tmp_path / "image.tar").write_text("another")
     monkeypatch.setattr("ansible_collections.trtllm.fleet.plugins.module_utils.bundle.datetime", Later)
-    describe(tmp_path, weights, CONTENTS, dry=False)
+    write_index(tmp_path, weights, CONTENTS, dry=False)
     newest = newest_bundle([encoded(tmp_path), old, old])
     assert (newest["made"], newest["content"]) == ("2099-01-01T00:00:00Z", encoded(tmp_path))
     assert newest_bundle([]) == {}
@@ -189,11 +189,11 @@ def test_the_newest_of_several(tmp_path: Path, weights: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"made": "2026", "format": 2}'])
 def test_what_is_no_index_is_refused(text: str) -> None:
-    with pytest.raises(Exception, match=r"bundle\.json that is not one"):
+    with pytest.raises(Exception, match=r"bundle\.json that is not an index"):
         newest_bundle([base64.b64encode(text.encode()).decode()])
 
 
-# What a host wants otherwise, and what it is told, with the variable to change.
+# Differences of a host, and the problems that are reported, with the variable to change.
 UNFIT: dict[str, tuple[dict[str, Any], list[str]]] = {
     "release": (
         {"platform": {**PLATFORM, "release": "bookworm"}, "image": "another"},
@@ -220,14 +220,14 @@ UNFIT: dict[str, tuple[dict[str, Any], list[str]]] = {
         ],
     ),
     "version": ({"packages": ["nvidia-driver-cuda=590.48.01-*"]}, ["lacks nvidia-driver-cuda=590.48.01-*"]),
-    "alone": ({"alone": True}, ["model_weights_share is false, so that no other gives it anything: set it to true"]),
-    "half a copy": ({"sizes": {"bundle.json": 1}}, ["/srv/bundle lacks files, or has others than"]),
+    "alone": ({"alone": True}, ["model_weights_share is false, so it gets none from other hosts: set it to true"]),
+    "half a copy": ({}, ["/srv/bundle lacks files, or has others than it was built with (image.tar)"]),
 }
 
 
 @pytest.mark.parametrize("case", UNFIT)
 def test_what_does_not_fit_is_told(tmp_path: Path, weights: Path, case: str) -> None:
-    describe(tmp_path, weights, CONTENTS, dry=False)
+    write_index(tmp_path, weights, CONTENTS, dry=False)
     bundle = bundle_of(tmp_path)
     wanted = {
         "bundle_dir": "/srv/bundle",
@@ -237,24 +237,53 @@ def test_what_does_not_fit_is_told(tmp_path: Path, weights: Path, case: str) -> 
         "image": IMAGE,
         "packages": ["docker.io", "nvidia-driver-cuda=580.159.04-*"],
         "alone": False,
-        "sizes": {path.relative_to(tmp_path).as_posix(): path.stat().st_size for path in tmp_path.rglob("*")},
     }
-    assert problems(bundle, wanted) == []
-    assert problems(bundle, {**wanted, "revision": COMMIT, "sizes": {}}) == []
+    assert bundle_problems(bundle, wanted, tmp_path) == []
+    assert bundle_problems(bundle, {**wanted, "revision": COMMIT}, None) == []
     change, expected = UNFIT[case]
-    found = problems(bundle, {**wanted, **change})
+    if case == "half a copy":
+        (tmp_path / "image.tar").unlink()
+    found = bundle_problems(bundle, {**wanted, **change}, tmp_path)
     assert len(found) == len(expected), found
     for problem, part in zip(found, expected, strict=True):
         assert part in problem
 
 
+def test_the_check_of_a_host(tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_index(tmp_path, weights, CONTENTS, dry=False)
+    fitting = {
+        "bundle": bundle_of(tmp_path),
+        "bundle_dir": str(tmp_path),
+        "present": True,
+        "alone": False,
+        "platform": PLATFORM,
+        "repository": MODEL,
+        "revision": "main",
+        "image": IMAGE,
+        "packages": ["docker.io"],
+    }
+
+    def run(**options: Any) -> dict[str, Any]:
+        with patch_module_args({**fitting, **options}), pytest.raises(SystemExit):
+            bundle_check.main()
+        return json.loads(capsys.readouterr().out)
+
+    result = run()
+    assert (result["changed"], result["problems"]) == (False, [])
+    failed = run(image="another", packages=["other"])
+    assert failed["failed"] is True
+    assert len(failed["problems"]) == 2
+    assert failed["msg"].splitlines() == failed["problems"]
+    assert run(bundle={})["msg"].startswith(f"bundle_dir is {tmp_path}, and no host")
+
+
 def test_no_bundle_at_all() -> None:
-    (problem,) = problems({}, {"bundle_dir": "/srv/bundle"})
+    (problem,) = bundle_problems({}, {"bundle_dir": "/srv/bundle"}, None)
     assert problem.startswith("bundle_dir is /srv/bundle, and no host")
 
 
 def played(folder: Path, hosts: dict[str, Any], tasks: list[dict[str, Any]], **variables: Any) -> list[dict[str, Any]]:
-    """The results by host of the tasks of a dry run whose hosts are all this machine, as somebody without any rights.
+    """Run tasks in check mode on hosts that are all this machine, unprivileged, and return the results by host.
 
     The variables are as on the command line, so that a role's own can be set too.
     """
@@ -286,7 +315,7 @@ def test_each_host_takes_the_newest_bundle_of_its_own_directory(
 ) -> None:
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
-        describe(tmp_path, weights, {**CONTENTS, "platform": {**PLATFORM, "release": name}}, dry=False)
+        write_index(tmp_path, weights, {**CONTENTS, "platform": {**PLATFORM, "release": name}}, dry=False)
         (tmp_path / "bundle.json").rename(tmp_path / name / "bundle.json")
         monkeypatch.setattr("ansible_collections.trtllm.fleet.plugins.module_utils.bundle.datetime", Later)
     hosts = {name: {"bundle_dir": f"{tmp_path}/{{{{ kind }}}}", "kind": name} for name in ("old", "new", "none")}
@@ -304,9 +333,9 @@ def test_each_host_takes_the_newest_bundle_of_its_own_directory(
 
 
 def test_the_bundle_is_spread_to_a_bare_host_and_what_is_served_stays(tmp_path: Path, weights: Path) -> None:
-    describe(tmp_path, weights, CONTENTS, dry=False)
+    write_index(tmp_path, weights, CONTENTS, dry=False)
     bundle = bundle_of(tmp_path)
-    # As the transfer leaves it, which a dry run does not do.
+    # As the transfer leaves it, which check mode skips.
     here = tmp_path / "srv/models" / bundle["manifest"]["repository"] / bundle["manifest"]["commit"]
     for file in bundle["manifest"]["files"]:
         (here / file["path"]).parent.mkdir(parents=True, exist_ok=True)
@@ -336,6 +365,6 @@ def test_the_bundle_is_spread_to_a_bare_host_and_what_is_served_stays(tmp_path: 
 def test_what_can_be_refused_is_refused_before_anything_is_fetched() -> None:
     (play,) = yaml.safe_load((ROOT / "roles/bundle/tasks/main.yml").read_text())
     tasks = [json.dumps(task) for task in play["block"]]
-    parts = ('"machine.yml"', '"resolve"', '"skopeo"', '"room.yml"', '"packages.yml"')
+    parts = ('"machine.yml"', '"resolve"', '"skopeo"', '"assert_free_space.yml"', '"packages.yml"')
     order = [part for task in tasks for part in parts if part in task]
     assert order == list(parts)

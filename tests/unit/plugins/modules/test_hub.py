@@ -229,7 +229,7 @@ def test_redirects_do_not_carry_the_token_away(script: Script) -> None:
         pytest.param({"sha": COMMIT}, [{"type": "file", "path": "x"}], id="no size"),
         pytest.param({"sha": COMMIT}, [file_entry("x", 1, "beef")], id="no checksum"),
         pytest.param({"sha": COMMIT}, [{**file_entry("x", 1), "lfs": {"oid": GIT_OID}}], id="no sha256"),
-        pytest.param({"sha": COMMIT}, [{**file_entry("x", 1), "size": "1"}], id="size is no number"),
+        pytest.param({"sha": COMMIT}, [{**file_entry("x", 1), "size": "1"}], id="size is a text"),
         pytest.param({"sha": COMMIT}, [file_entry("x", -1)], id="negative size"),
     ],
 )
@@ -337,7 +337,7 @@ def test_a_refusal_is_not_asked_for_twice(script: Script, status: int) -> None:
     assert time.naps == []
 
 
-def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("urllib.request.getproxies", dict)
     time = Time()
     with pytest.raises(HubError, match=r"cannot be reached.*refused.*model_weights_hub_url"):
@@ -513,7 +513,7 @@ def test_module_leaves_out_code_unless_it_is_asked_for(script: Script, run: Run)
     [
         pytest.param({"repository": "openai/none"}, "serving_recipe_model", id="no repository"),
         pytest.param({"repository": "openai/tiny", "revision": "v9"}, "model_weights_revision", id="no revision"),
-        pytest.param({"repository": "openai/tiny", "token": "hf_wrong"}, "refuses the hub token", id="wrong token"),
+        pytest.param({"repository": "openai/tiny", "token": "hf_wrong"}, "rejects the hub token", id="wrong token"),
         pytest.param({"repository": "lab/gated"}, "is gated", id="gated, anonymous"),
         pytest.param({"repository": "lab/gated", "token": "hf_stranger"}, "has no access", id="gated, no access"),
     ],
@@ -543,12 +543,12 @@ def test_module_knows_a_commit_that_the_hub_does_not_tell(
     commit, directory = told["commit"], tmp_path / told["commit"]
     kept = {name: told[name] for name in ("repository", "commit", "files", "total_bytes")}
     write_manifest(directory, Manifest.parse(kept))
-    nobody = {"hub_url": "http://127.0.0.1:1", "retries": 0, "known": str(directory)}
+    unreachable = {"hub_url": "http://127.0.0.1:1", "retries": 0, "known": str(directory)}
 
-    known = run(**nobody, repository="openai/tiny", revision=commit)
+    known = run(**unreachable, repository="openai/tiny", revision=commit)
     assert {name: known[name] for name in kept} == kept
     assert "127.0.0.1:1" in " ".join(warnings)
     for other in ({"repository": "openai/tiny", "revision": "main"}, {"repository": "lab/gated", "revision": commit}):
-        assert "127.0.0.1:1" in run(**nobody, **other)["msg"]
-    nobody["known"] = str(tmp_path / "none")
-    assert run(**nobody, repository="openai/tiny", revision=commit)["failed"]
+        assert "127.0.0.1:1" in run(**unreachable, **other)["msg"]
+    unreachable["known"] = str(tmp_path / "none")
+    assert run(**unreachable, repository="openai/tiny", revision=commit)["failed"]

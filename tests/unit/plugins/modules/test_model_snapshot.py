@@ -91,7 +91,7 @@ def flip(path: Path) -> None:
 
 
 def tree(top: Path) -> dict[str, tuple[int, int, int]]:
-    """Every name below a directory, with what changes when somebody touches it."""
+    """Every name below a directory, with what changes when a file is touched."""
     return {
         str(path.relative_to(top)): (status.st_ino, status.st_mode, status.st_mtime_ns)
         for path in sorted(top.rglob("*"))
@@ -738,7 +738,7 @@ def link_elsewhere(path: Path) -> None:
 def test_what_is_not_a_snapshot_of_ours_is_not_removed(host: Host, damage: Callable[[Path], None]) -> None:
     damage(host.has())
     before = tree(host.top)
-    assert "Remove it yourself" in host.run("absent")["msg"]
+    assert "Remove it by hand" in host.run("absent")["msg"]
     assert tree(host.top) == before
 
 
@@ -769,7 +769,7 @@ def test_a_directory_not_named_after_the_commit_is_not_touched(host: Host) -> No
     ],
 )
 def test_a_manifest_that_is_none_is_refused(host: Host, document: dict[str, Any]) -> None:
-    assert "no manifest" in host.run("staged", manifest=document)["msg"]
+    assert "not a manifest" in host.run("staged", manifest=document)["msg"]
     write_file(host.path() / MANIFEST, json.dumps(document))
     assert str(host.path() / MANIFEST) in host.run("staged")["msg"]
 
@@ -800,7 +800,7 @@ def test_files_belong_to_whom_our_own_belong_to(host: Host, monkeypatch: pytest.
     directory = host.has()
     os.chown(directory / "config.json", 1234, 1234)
     with monkeypatch.context() as squashed:
-        # An NFS server that takes us for nobody.
+        # An NFS server that maps root to another user.
         squashed.setattr(staging.os, "chown", failing(PermissionError(errno.EPERM, "no")))
         assert host.run("verified")["changed"] is False
     assert host.run("verified")["changed"] is True
@@ -1097,9 +1097,9 @@ directory = Path(sys.argv[1])
 sys.stdin.readline()
 manifest = snapshot.read_manifest(directory.parent / "{OLD}")
 manifest = snapshot.Manifest(manifest.repository, directory.name, manifest.files)
-outcome = staging.stage(directory, manifest, [], staging.Room(), False, False)
-proof = staging.verify_snapshot(directory, manifest, None, [], False, False) if not outcome.busy else outcome
-print(outcome.busy, len(proof.missing))
+outcome = staging.stage(directory, manifest, [], staging.SpaceNeeds(), False, False)
+verified = staging.verify_snapshot(directory, manifest, None, [], False, False) if not outcome.busy else outcome
+print(outcome.busy, len(verified.missing))
 """
 
 

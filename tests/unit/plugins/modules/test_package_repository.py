@@ -32,7 +32,7 @@ class Repository:
     def add(self, name: str, version: str, depends: str = "") -> None:
         tree = self.folder / "tree"
         (tree / "DEBIAN").mkdir(parents=True, exist_ok=True)
-        control = f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: nobody\nDescription: {name}\n"
+        control = f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: none\nDescription: {name}\n"
         control += f"Depends: {depends}\n" if depends else ""
         (tree / "DEBIAN/control").write_text(control)
         file = f"pool-{name}-{version.replace(':', '.')}.deb"
@@ -74,7 +74,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: list[str]) 
     etc.mkdir()
     (etc / "sources.list").write_text(f"deb [trusted=yes] http://127.0.0.1:{server.server_port} ./\n")
     monkeypatch.setattr(apt_mirror, "ETC", etc)
-    # The way out of the machine that the tests run on is none of theirs.
+    # Tests do not use the proxy of the machine that they run on.
     (tmp_path / "apt.conf").write_text(
         'Dir::Etc::Main "/dev/null";\nDir::Etc::Parts "/dev/null";\nAcquire::Retries "0";\n'
     )
@@ -116,7 +116,7 @@ def test_a_package_brings_all_that_it_needs(tmp_path: Path, repository: Reposito
 
 
 def test_apt_takes_what_was_written(tmp_path: Path, repository: Repository, run: Any) -> None:
-    """From the files alone, as a host without a route out does."""
+    """From the files alone, as an air-gapped host does."""
     run(["engine"], starter=["library"])
     starter = tmp_path / "starter"
     starter.mkdir()
@@ -196,7 +196,7 @@ def test_a_lost_index_is_written_again(
 
 
 def test_an_index_of_other_files_is_written_again(tmp_path: Path, repository: Repository, run: Any) -> None:
-    """As it is when a run breaks off between the last file and the index."""
+    """As after an interruption between the last file and the index."""
     run(["library"], starter=["library"])
     index = (tmp_path / "packages/Packages").read_bytes()
     run(["engine"], starter=["library"])

@@ -1,19 +1,16 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hand the files of a snapshot on between the hosts of a fleet, by BitTorrent: libtorrent 2.0, of the distribution.
+"""Share the files of a snapshot between the hosts of a fleet by BitTorrent, with the distribution's libtorrent 2.0.
 
-Usage: python3 -m ansible_collections.trtllm.fleet.plugins.module_utils.weights.share PLAN [--run-dir DIR]
-
-Every file is a torrent of its own, offered as soon as it is whole and verified, so the fleet follows the host that
-loads from the hub file by file. There is no tracker and no other way to be found: which files a host has, and their
-metadata, it tells by HTTP to the addresses of the plan, and to no one else. What arrives goes to its place only when
-it has the checksum of the manifest. docs/how-to/weights.md tells more.
+Every file is its own torrent, offered as soon as it is complete and verified, so the fleet follows the host that
+downloads from the hub file by file. There is no tracker and no discovery: each host serves the list of its files, and
+their metadata, by HTTP to the addresses of the plan only. A file that arrives is moved to its place only when it has
+the checksum of the manifest. See docs/how-to/weights.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import errno
 import fcntl
 import os
@@ -25,37 +22,17 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from threading import Thread
 from typing import Any, Callable
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import FILE_MODE
-
-from .exchange import (
-    ASK_ERRORS,
-    INDEX,
-    INDEX_LIMIT,
-    NEIGHBOURS,
-    Index,
-    Peer,
-    ShareError,
-    Told,
-    ask,
-    cannot_listen,
-    neighbours,
-    pause,
-    retry_pause,
-)
-from .fetch import ARRIVING, own_part, size_text
-from .plan import FETCH_STATUS, RUN_DIR, SHARE_STATUS, PlanError, Share, read_plan, read_status, write_status
-from .snapshot import (
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import (
     MANIFEST,
-    STATE,
     Findings,
     Manifest,
     Mark,
-    RemoteFile,
     SnapshotError,
     adopt,
     digest_of,
@@ -64,157 +41,124 @@ from .snapshot import (
     read_manifest,
     remember,
 )
+
+from .exchange import (
+    ASK_ERRORS,
+    INDEX,
+    INDEX_LIMIT,
+    NEIGHBOURS,
+    Index,
+    IndexServer,
+    Peer,
+    ShareError,
+    ask,
+    cannot_listen,
+    neighbours,
+    query_interval,
+    retry_interval,
+)
+from .local_files import ARRIVING
+from .plan import PlanError, SharePlan, own_part, read_plan
+from .shared_file import SharedFile, TorrentStore
+from .status import FETCH_STATUS, SHARE_STATUS, ShareStatus, read_status, size_text, write_status
 from .torrents import Engine, checksums_of, is_metadata, metadata_of, metadata_size, name_of
 
-TORRENTS = f"{STATE}/torrents"
-LOCK = "lock"  # in ARRIVING; nothing that arrives has such a name
+LOCK = "lock"  # in ARRIVING; no file that arrives has this name
 
-LOOK, IDLE = 0.5, 2.0  # seconds between two looks, while something is missing here and otherwise
-TICK = 0.05  # seconds, while something is under way in a thread
+LOOK, IDLE = 0.5, 2.0  # seconds between two surveys, while files are missing here and otherwise
+TICK = 0.05  # seconds, while a thread works
 REPORT_INTERVAL = 10.0
 STALLED = 15.0
 RETRY = 10.0
 CONNECT = 5.0
-LOADING = 8  # files at a time: the end of one, when few peers have what is missing, overlaps with others
+LOADING = 8  # files at a time: near the end of a file few peers have the missing pieces, so others overlap
 ASKERS = 16
-ROOM = 64 * 1024 * 1024  # left free on the disk
-
-
-@dataclass
-class Item:
-    """A content: the files of the snapshot that have it, and what is done for it.
-
-    ``phase``: missing; asking for metadata; loading; flushing and checking when all has arrived; placing; seeding.
-    ``here``: a file is in its place, if only to be verified. ``busy``: it is being hashed, or metadata asked for.
-    ``metadata``: of ``handle``, which came from ``source``; ``proven``: of the file itself. ``tried``: hosts whose
-    metadata is of no use; ``refused``: that with which something else came.
-    """
-
-    files: list[RemoteFile]
-    phase: str = "missing"
-    busy: bool = False
-    handle: Any = None
-    metadata: bytes = b""
-    source: str = ""
-    tried: set[str] = field(default_factory=set)
-    refused: set[bytes] = field(default_factory=set)
-    here: bool = False
-    proven: bytes = b""
-    mark: Mark | None = None  # of the file that is seeded, or about to be
-    corrupt: Mark | None = None  # of a file that has the size only
-    done: int = 0
-    moved: float = 0  # when ``done`` changed last
-    retry: float = 0
-
-    @property
-    def file(self) -> RemoteFile:
-        return self.files[0]
-
-    @property
-    def name(self) -> str:
-        return name_of(self.file)
-
-
-@dataclass
-class Status:
-    """For who waits on this host, in SHARE_STATUS.
-
-    ``progress``: when a byte was gained last, in the whole fleet as far as known. ``connected``: hosts that answer.
-    ``asked``: every host has been asked once; ``offered``: the missing files that one of them has whole.
-    """
-
-    message: str = ""
-    peer_bytes: int = 0
-    sent_bytes: int = 0
-    files: int = 0
-    connected: int = 0
-    progress: float = 0
-    asked: bool = False
-    offered: list[str] = field(default_factory=list)
+RESERVE = 64 * 1024 * 1024  # bytes left free on the disk
 
 
 class Sharing:
     """One run of the program."""
 
-    def __init__(self, share: Share, directory: Path, manifest: Manifest, run_dir: Path) -> None:
+    def __init__(self, share: SharePlan, directory: Path, manifest: Manifest, run_dir: Path) -> None:
         self.share = share
         self.directory = directory
         self.manifest = manifest
         self.run_dir = run_dir
-        self.items: dict[str, Item] = {}
+        self.items: dict[str, SharedFile] = {}
         for file in manifest.files:
-            self.items.setdefault(name_of(file), Item([])).files.append(file)
+            self.items.setdefault(name_of(file), SharedFile([])).files.append(file)
         self.own = {name_of(file) for file in own_part(manifest.files, share)}
         others = [address for address in share.peers if address != share.address]
-        # In an order of its own, so that not all ask the same one first.
+        # In random order, so that not all hosts query the same one first.
         self.peers = {address: Peer(address) for address in random.sample(others, len(others))}
-        self.status = Status()
+        self.status = ShareStatus()
+        self.torrents = TorrentStore(directory)
         self.engine = Engine(share, directory)
-        self.told = Told(share)
+        self.server = IndexServer(share)
         self.hashers = ThreadPoolExecutor(min(4, os.cpu_count() or 1))
         self.askers = ThreadPoolExecutor(ASKERS)
         self.jobs: list[tuple[Future[Any], Callable[[Future[Any]], None]]] = []
         self.chance = random.Random()
         self.receiver: int | None = None
-        self.due = self.connected = self.reported = self.hindered = 0.0
+        self.due = self.connected = self.reported = self.problem_time = 0.0
         self.reported_bytes = (0, 0)
         self.sought: set[str] = set()
-        self.liars: set[str] = set()  # hosts whose description of a file led to something else
+        self.liars: set[str] = set()  # hosts whose metadata led to wrong content
         self.had = 0
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
     def run(self) -> None:
-        """Until the process is stopped, or the snapshot removed. Raises ShareError."""
-        Thread(target=self.told.serve_forever, daemon=True).start()
+        """Share until the process is stopped or the snapshot removed. Raises ShareError."""
+        Thread(target=self.server.serve_forever, daemon=True).start()
         while (self.directory / MANIFEST).exists():
             try:
-                self.hear()
-                self.collect()
+                self.handle_alerts()
+                self.finish_jobs()
                 if time.monotonic() >= self.due:
                     self.due = time.monotonic() + (LOOK if self.missing() else IDLE)
                     self.survey()
-                    self.ask()
-                    self.load()
+                    self.query_peers()
+                    self.receive_missing()
                     self.publish()
-                    self.tell()
+                    self.report()
             except OSError as error:
-                self.hinder(f"{error}: look at the file system of model_weights_dir.")
+                self.report_problem(f"{error}: check the file system of model_weights_dir.")
                 time.sleep(LOOK)
-        self.say(f"{self.directory} is not there any more.")
+        self.log(f"{self.directory} no longer exists.")
 
     def stop(self, _signal: int, _frame: Any) -> None:
-        """On SIGTERM: at once. What has arrived is found again, and checked, by the next run."""
+        """End at once on SIGTERM. The next run finds and checks the pieces that have arrived."""
         os._exit(0)
 
-    def hinder(self, message: str) -> None:
-        self.hindered = time.monotonic()
+    def report_problem(self, message: str) -> None:
+        self.problem_time = time.monotonic()
         if message != self.status.message:
-            self.say(message)
+            self.log(message)
         self.status.message = message
 
     # Work in threads
 
     def submit(self, pool: ThreadPoolExecutor, then: Callable[[Future[Any]], None], work: Any, *arguments: Any) -> None:
-        """Do work in a thread, and something with its result in this one."""
+        """Run ``work`` in a thread, and later ``then`` with its result in this one."""
         self.jobs.append((pool.submit(work, *arguments), then))
 
-    def collect(self) -> None:
+    def finish_jobs(self) -> None:
         for job in [job for job in self.jobs if job[0].done()]:
             self.jobs.remove(job)
             future, then = job
-            with suppress(FileNotFoundError):  # A file was removed meanwhile: the next survey tells.
+            with suppress(FileNotFoundError):  # A file was removed since; the next survey finds out.
                 then(future)
 
-    def missing(self) -> list[Item]:
+    def missing(self) -> list[SharedFile]:
         return [item for item in self.items.values() if not item.here]
 
-    # What is here
+    # Complete files
 
     def survey(self) -> None:
-        """Share what is whole and verified, verify what is not, and stop sharing what is no longer there."""
+        """Share complete and verified files, verify others, and stop sharing removed ones."""
         found = look(self.directory, self.manifest)
         good = {file.path for file in found.good}
         unknown = {file.path for file in found.unknown}
@@ -230,16 +174,16 @@ class Sharing:
                 if item.phase == "seeding":
                     self.drop(item)
             else:
-                self.spread(item, here, found)
+                self.link_copies(item, here, found)
                 if item.phase != "seeding" or item.mark != found.marks[here]:
-                    self.take(item, here, found.marks[here])
+                    self.seed(item, here, found.marks[here])
                 elif self.engine.is_damaged(item.handle):
-                    self.forget(item, here)
+                    self.reject(item, here)
             for path in doubtful:
-                self.examine(item, path, found.marks[path])
+                self.verify_file(item, path, found.marks[path])
 
-    def spread(self, item: Item, here: str, found: Findings) -> None:
-        """Give the other files with the same content their places too."""
+    def link_copies(self, item: SharedFile, here: str, found: Findings) -> None:
+        """Link missing files with the same content."""
         for file in item.files:
             if file in found.missing:
                 (self.directory / file.path).parent.mkdir(parents=True, exist_ok=True)
@@ -247,15 +191,15 @@ class Sharing:
                     os.link(self.directory / here, self.directory / file.path)
                     remember(self.directory, {file.path: found.marks[here]})
 
-    def take(self, item: Item, path: str, known: Mark) -> None:
-        """Share a good file, however it came here. There is no torrent of an empty one."""
+    def seed(self, item: SharedFile, path: str, known: Mark) -> None:
+        """Share a verified file, whatever its origin. An empty file has no torrent."""
         if item.phase != "missing":
             self.drop(item)
         if not item.file.size:
             return
-        metadata = self.torrent_of(item)
+        metadata = self.torrents.load(item)
         if metadata:
-            item.handle = self.engine.add(metadata, path, whole=True)
+            item.handle = self.engine.add(metadata, path, complete=True)
             item.phase, item.mark, item.metadata = "seeding", known, metadata
         elif not item.busy:
 
@@ -263,14 +207,14 @@ class Sharing:
                 item.busy = False
                 checksums = future.result()
                 if self.is_still(item, path, known):
-                    self.keep(item, metadata_of(item.file, checksums))
+                    self.torrents.save(item, metadata_of(item.file, checksums))
                     self.due = 0
 
             item.busy = True
             self.submit(self.hashers, then, checksums_of, self.directory / path, item.file.size)
 
-    def examine(self, item: Item, path: str, known: Mark) -> None:
-        """Verify a file that came to its place from elsewhere, and make its torrent."""
+    def verify_file(self, item: SharedFile, path: str, known: Mark) -> None:
+        """Verify a file that another program put in its place, and make its torrent."""
         if item.busy:
             return
 
@@ -283,61 +227,36 @@ class Sharing:
             item.busy = False
             digest, checksums = future.result()
             if digest != item.file.digest:
-                self.say(f"{path} has another content than it should.")
+                self.log(f"{path} has wrong content.")
                 item.corrupt = known
             elif self.is_still(item, path, known):
-                self.keep(item, metadata_of(item.file, checksums))
+                self.torrents.save(item, metadata_of(item.file, checksums))
                 remember(self.directory, {path: known})
                 self.due = 0
 
         item.busy = True
         self.submit(self.hashers, then, work)
 
-    def is_still(self, item: Item, path: str, known: Mark) -> bool:
+    def is_still(self, item: SharedFile, path: str, known: Mark) -> bool:
         return mark((self.directory / path).lstat(), item.file.digest) == known
 
-    def forget(self, item: Item, path: str) -> None:
-        """Have a file that turned out to be damaged verified again; it is replaced if it is."""
-        self.say(f"{path} is damaged, and no longer shared.")
+    def reject(self, item: SharedFile, path: str) -> None:
+        """Stop sharing a damaged file. The next survey verifies it again, and it is then replaced."""
+        self.log(f"{path} is damaged and no longer shared.")
         remember(self.directory, {}, bad=[path])
         self.drop(item)
-        item.proven = b""
-        self.torrent_path(item).unlink(missing_ok=True)
+        self.torrents.remove(item)
 
-    def torrent_of(self, item: Item) -> bytes:
-        """The torrent of a file as it was made before; empty if it was not."""
-        if not item.proven:
-            with suppress(OSError):
-                metadata = self.torrent_path(item).read_bytes()
-                item.proven = metadata if is_metadata(item.file, metadata) else b""
-        return item.proven
-
-    def torrent_path(self, item: Item) -> Path:
-        return self.directory / TORRENTS / f"{item.name}.torrent"
-
-    def keep(self, item: Item, metadata: bytes) -> None:
-        """Remember the torrent of a good file, beyond this run if the snapshot can be written."""
-        item.proven = metadata
-        place = self.torrent_path(item)
-        with suppress(OSError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            new = place.with_suffix(".new")
-            with open(new, "wb") as target:
-                target.write(metadata)
-                target.flush()
-                os.fsync(target.fileno())
-            os.replace(new, place)
-
-    def drop(self, item: Item) -> None:
-        """Share it no more."""
+    def drop(self, item: SharedFile) -> None:
+        """Stop sharing or receiving a file."""
         if item.handle is not None:
             self.engine.session.remove_torrent(item.handle)
         item.phase, item.handle, item.metadata, item.mark = "missing", None, b"", None
 
-    # What is missing
+    # Missing files
 
-    def load(self) -> None:
-        """Have peers send what is missing here, some files at a time."""
+    def receive_missing(self) -> None:
+        """Receive missing files from peers, LOADING files at a time."""
         if not self.may_receive():
             return
         self.sweep()
@@ -346,7 +265,7 @@ class Sharing:
         active = [item for item in self.items.values() if item.phase not in ("missing", "seeding")]
         for item in active:
             if item.phase == "loading":
-                self.watch(item, now)
+                self.check_progress(item, now)
         wanted = [item for item in self.missing() if item.phase == "missing" and not item.busy]
         for item in sorted(wanted, key=lambda item: not (arriving / item.name).exists()):
             if not item.file.size:
@@ -360,7 +279,7 @@ class Sharing:
                 self.connect(item)
 
     def may_receive(self) -> bool:
-        """Whether this process, of all on this and other hosts that have the directory, is the one that writes."""
+        """Return True if this process holds the lock: of all with the directory, on any host, one writes."""
         if self.receiver is None and self.missing():
             (self.directory / ARRIVING).mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.directory / ARRIVING / LOCK, os.O_RDWR | os.O_CREAT, FILE_MODE)
@@ -373,16 +292,16 @@ class Sharing:
         return self.receiver is not None
 
     def sweep(self) -> None:
-        """Remove what arrived, or was arriving, and is not wanted any more."""
+        """Remove files that arrived in part and are no longer wanted."""
         for path in (self.directory / ARRIVING).iterdir():
             item = self.items.get(path.name)
             if path.name != LOCK and (item is None or item.phase == "seeding"):
                 path.unlink()
 
-    def offers(self, item: Item) -> list[str]:
-        """The hosts to get the metadata of a file from: those that have it whole, else those that are getting it.
+    def offers(self, item: SharedFile) -> list[str]:
+        """Return the hosts to get the metadata of a file from: those with the complete file, else those receiving it.
 
-        What this host itself is to fetch from the hub, it takes only from hosts that have it whole.
+        A file that this host downloads from the hub is taken from a host with the complete file only.
         """
         useless = item.tried | self.liars
         indexes = {
@@ -393,8 +312,8 @@ class Sharing:
             return whole
         return [address for address, index in indexes.items() if item.name in index.loading]
 
-    def begin(self, item: Item, active: Iterable[Item]) -> bool:
-        """Get the metadata of a file, if a host has it and there is room; says whether it does."""
+    def begin(self, item: SharedFile, active: Iterable[SharedFile]) -> bool:
+        """Query the metadata of a file if a host has it and the disk has space; return True if so."""
         offers = self.offers(item)
         if not offers:
             if item.tried:
@@ -405,14 +324,14 @@ class Sharing:
         with suppress(FileNotFoundError):
             there = (self.directory / ARRIVING / item.name).stat().st_blocks * 512
         needed = item.file.size - there + sum(other.file.size - other.done for other in active)
-        if shutil.disk_usage(self.directory).free < needed + ROOM:
-            self.fail(item, os.strerror(errno.ENOSPC))
+        if shutil.disk_usage(self.directory).free < needed + RESERVE:
+            self.postpone(item, os.strerror(errno.ENOSPC))
             return False
         item.phase = "asking"
         self.get_metadata(item, self.chance.choice(offers))
         return True
 
-    def get_metadata(self, item: Item, address: str) -> None:
+    def get_metadata(self, item: SharedFile, address: str) -> None:
         def then(future: Future[bytes]) -> None:
             item.busy = False
             try:
@@ -429,22 +348,22 @@ class Sharing:
         item.busy = True
         self.submit(self.askers, then, ask, self.share, address, f"/{item.name}.torrent", metadata_size(item.file))
 
-    def receive(self, item: Item, source: str, metadata: bytes) -> None:
-        """Load a file. What there is of it is checked, and kept as far as it is right."""
+    def receive(self, item: SharedFile, source: str, metadata: bytes) -> None:
+        """Receive a file. libtorrent checks the pieces that are present and keeps the right ones."""
         self.drop(item)
-        item.handle = self.engine.add(metadata, f"{ARRIVING}/{item.name}", whole=False)
+        item.handle = self.engine.add(metadata, f"{ARRIVING}/{item.name}", complete=False)
         item.phase, item.source, item.metadata = "loading", source, metadata
         item.done, item.moved = 0, time.monotonic()
         self.connect(item)
 
-    def connect(self, item: Item) -> None:
+    def connect(self, item: SharedFile) -> None:
         if item.phase == "loading" and item.handle.status().num_peers < NEIGHBOURS:
             holders = [peer.address for peer in self.peers.values() if peer.index and item.name in peer.index.whole]
             others = [peer.address for peer in self.peers.values() if peer.index and item.name not in peer.index.whole]
             self.engine.connect(item.handle, neighbours(holders, others, self.chance))
 
-    def watch(self, item: Item, now: float) -> None:
-        """See whether a file comes on. If it does not, its metadata may be of something that nobody else has."""
+    def check_progress(self, item: SharedFile, now: float) -> None:
+        """Query other metadata of a file that makes no progress, as no other host may have that content."""
         done = item.handle.status().total_done
         if done != item.done:
             item.done, item.moved = done, now
@@ -457,8 +376,8 @@ class Sharing:
             else:
                 item.tried.clear()
 
-    def check(self, item: Item) -> None:
-        """Compare a file that has arrived with the manifest, and move it to its place if it is right."""
+    def verify_arrived(self, item: SharedFile) -> None:
+        """Verify a file that has arrived, and move it to its place if its content is right."""
         item.phase = "checking"
         handle, path = item.handle, self.directory / ARRIVING / item.name
 
@@ -472,13 +391,13 @@ class Sharing:
             try:
                 known, right = future.result()
             except OSError as error:
-                self.fail(item, str(error))
+                self.postpone(item, str(error))
                 return
             if right:
                 item.phase, item.mark = "placing", known
                 handle.rename_file(0, item.file.path)
             else:
-                self.say(f"What came as {item.file.path}, as {item.source} describes it, is something else.")
+                self.log(f"{item.file.path} arrived with wrong content, by the metadata of {item.source}.")
                 item.refused.add(item.metadata)
                 self.liars.add(item.source)
                 self.drop(item)
@@ -486,25 +405,25 @@ class Sharing:
 
         self.submit(self.hashers, then, work)
 
-    def placed(self, item: Item) -> None:
-        item.phase, item.here, item.proven = "seeding", True, item.metadata
-        self.keep(item, item.metadata)
+    def placed(self, item: SharedFile) -> None:
+        item.phase, item.here = "seeding", True
+        self.torrents.save(item, item.metadata)
         remember(self.directory, {item.file.path: item.mark or []})
-        self.say(f"{item.file.path} is here.")
+        self.log(f"{item.file.path} is complete.")
 
-    def fail(self, item: Item, cause: str) -> None:
-        """Have it wait until the disk is better. What has arrived is kept."""
+    def postpone(self, item: SharedFile, cause: str) -> None:
+        """Retry a file later. The pieces that have arrived are kept."""
         self.drop(item)
         item.retry = time.monotonic() + RETRY
         free = size_text(shutil.disk_usage(self.directory).free)
-        self.hinder(
+        self.report_problem(
             f"Cannot receive {item.file.path}, {size_text(item.file.size)}: {cause}; {free} are free. "
-            "Make room there, or set model_weights_dir to a larger file system. It is tried again by itself."
+            "Free space there, or set model_weights_dir to a larger file system. The transfer is retried automatically."
         )
 
-    # What the engine and the others say
+    # libtorrent and peers
 
-    def hear(self) -> None:
+    def handle_alerts(self) -> None:
         lt = self.engine.lt
         rest = TICK if self.jobs else min(LOOK, self.due - time.monotonic())
         for alert in self.engine.alerts(max(0, rest)):
@@ -522,17 +441,17 @@ class Sharing:
                 item.phase, item.done = "flushing", item.file.size
                 item.handle.flush_cache()
             elif isinstance(alert, lt.cache_flushed_alert) and item.phase == "flushing":
-                self.check(item)
+                self.verify_arrived(item)
             elif isinstance(alert, lt.file_renamed_alert) and item.phase == "placing":
                 self.placed(item)
             elif isinstance(alert, (lt.file_error_alert, lt.file_rename_failed_alert)):
                 if item.phase == "seeding":
                     self.drop(item)
                 else:
-                    self.fail(item, alert.error.message())
+                    self.postpone(item, alert.error.message())
 
-    def ask(self) -> None:
-        """Ask the hosts whose turn it is what they have."""
+    def query_peers(self) -> None:
+        """Query the index of the hosts whose next query is due."""
         now = time.monotonic()
         missing = {item.name for item in self.missing()}
         if not missing <= self.sought:
@@ -551,22 +470,22 @@ class Sharing:
                 except ASK_ERRORS:
                     peer.index = None
                     peer.failures += 1
-                    peer.due = time.monotonic() + retry_pause(peer.failures)
+                    peer.due = time.monotonic() + retry_interval(peer.failures)
                     return
-                # What is said beyond the model's size is no progress.
+                # A value beyond the model's size is not progress.
                 if before and before.done_bytes < peer.index.done_bytes <= self.manifest.total_bytes:
                     self.status.progress = time.monotonic()
                 if not before or peer.index.whole != before.whole:
                     self.due = 0
                 peer.failures = 0
-                wait = pause(len(self.peers), len(missing), helping, peer.index.hub, peer.helps(missing))
+                wait = query_interval(len(self.peers), len(missing), helping, peer.index.hub, peer.helps(missing))
                 peer.due = time.monotonic() + wait * self.chance.uniform(0.8, 1.2)
 
             peer.busy = True
             self.submit(self.askers, then, ask, self.share, peer.address, INDEX, INDEX_LIMIT)
 
     def publish(self) -> None:
-        """Tell the others what is here."""
+        """Update the index that other hosts query."""
         fetched = read_status(str(self.run_dir / FETCH_STATUS))
         shared = [item for item in self.items.values() if item.handle is not None]
         whole = [item for item in shared if item.phase == "seeding"]
@@ -577,7 +496,7 @@ class Sharing:
             done_bytes=max(here, fetched.get("done_bytes", 0)),
             hub=fetched.get("state") == "hub",
         )
-        self.told.pages = {
+        self.server.pages = {
             INDEX: index.as_json(),
             **{f"/{item.name}.torrent": item.metadata for item in shared},
         }
@@ -585,10 +504,10 @@ class Sharing:
             self.status.progress = time.monotonic()
         self.had = index.done_bytes
 
-    def tell(self) -> None:
-        """Keep the status file and the journal up to date."""
+    def report(self) -> None:
+        """Update the status file and the journal."""
         now, status = time.monotonic(), self.status
-        if now > self.hindered + 2 * RETRY:
+        if now > self.problem_time + 2 * RETRY:
             status.message = ""
         answering = [peer.index for peer in self.peers.values() if peer.index]
         offered = frozenset().union(*(index.whole for index in answering))
@@ -604,31 +523,23 @@ class Sharing:
         if now >= self.reported + REPORT_INTERVAL and moved != self.reported_bytes:
             seconds = now - self.reported
             rates = [size_text((new - old) / seconds) for new, old in zip(moved, self.reported_bytes)]
-            self.say(
-                f"{status.files} of {len(self.manifest.files)} files are here; {rates[0]}/s from and {rates[1]}/s to "
-                f"peers, of which {status.connected} of {len(self.peers)} answer"
+            self.log(
+                f"{status.files} of {len(self.manifest.files)} files are complete; {rates[0]}/s from and {rates[1]}/s "
+                f"to peers, of which {status.connected} of {len(self.peers)} answer"
             )
             self.reported, self.reported_bytes = now, moved
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("plan")
-    parser.add_argument("--run-dir", type=Path, default=Path(RUN_DIR))
-    arguments = parser.parse_args()
+def main(plan_file: str, run_dir: Path) -> int:
     try:
-        plan = read_plan(arguments.plan)
+        plan = read_plan(plan_file)
         if plan.share is None:
-            raise ShareError("The plan does not say how to share.")
+            raise ShareError("The plan has no section share.")
         directory = Path(plan.path)
-        sharing = Sharing(plan.share, directory, read_manifest(directory), arguments.run_dir)
+        sharing = Sharing(plan.share, directory, read_manifest(directory), run_dir)
         signal.signal(signal.SIGTERM, sharing.stop)
         sharing.run()
     except (PlanError, SnapshotError, ShareError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

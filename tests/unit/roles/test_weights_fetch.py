@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.weights import fetch, plan, resume, snapshot
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights import snapshot
 from ansible_collections.trtllm.fleet.tests.unit.weights_hub import (
     AGAIN,
     GATED,
@@ -31,6 +31,8 @@ from ansible_collections.trtllm.fleet.tests.unit.weights_hub import (
     LabHub,
     build,
 )
+from roles.model_weights.files.weights import diagnosis, fetch, hub_client, local_files, plan, status
+from roles.model_weights.files.weights.client_process import RateLimit
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +51,8 @@ def host(hub: LabHub, tmp_path: Path) -> Host:
     return Host(tmp_path, hub)
 
 
-def share(**options: Any) -> plan.Share:
-    return plan.Share(
+def share(**options: Any) -> plan.SharePlan:
+    return plan.SharePlan(
         **{
             "address": "127.0.0.1",
             "port": 6881,
@@ -71,7 +73,7 @@ def share(**options: Any) -> plan.Share:
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_seeds_share_the_files_without_overlap_and_about_equally(hub: LabHub, seeds: int) -> None:
     files = hub.manifest().files
-    parts = [fetch.own_part(files, share(seeds=seeds, rank=rank)) for rank in range(seeds)]
+    parts = [plan.own_part(files, share(seeds=seeds, rank=rank)) for rank in range(seeds)]
     assert sorted(file.path for part in parts for file in part) == sorted(file.path for file in files)
     largest = sorted((file.size for file in files), reverse=True)[:seeds]
     assert sorted((part[0].size for part in parts), reverse=True) == largest
@@ -79,9 +81,9 @@ def test_seeds_share_the_files_without_overlap_and_about_equally(hub: LabHub, se
 
 def test_who_is_no_seed_fetches_nothing_and_who_does_not_share_everything(hub: LabHub) -> None:
     files = hub.manifest().files
-    assert fetch.own_part(files, None) == files
-    assert fetch.own_part(files, share(seeds=2, rank=2)) == []
-    assert fetch.own_part(files, share(rank=-1)) == []
+    assert plan.own_part(files, None) == files
+    assert plan.own_part(files, share(seeds=2, rank=2)) == []
+    assert plan.own_part(files, share(rank=-1)) == []
 
 
 @pytest.mark.parametrize(
@@ -89,32 +91,32 @@ def test_who_is_no_seed_fetches_nothing_and_who_does_not_share_everything(hub: L
     [(1, 0, 120), (1, 1, 240), (1, 2, 360), (1, 3, 360), (1, 299, 1200), (2, 1, 120), (2, 2, 240), (1, -1, 120)],
 )
 def test_hosts_fall_back_to_the_hub_one_first_and_then_ever_more(seeds: int, rank: int, seconds: int) -> None:
-    assert fetch.patience(share(seeds=seeds, rank=rank), alone=False) == seconds
-    assert fetch.patience(share(seeds=seeds, rank=rank), alone=True) == 120
+    assert plan.peer_timeout(share(seeds=seeds, rank=rank), alone=False) == seconds
+    assert plan.peer_timeout(share(seeds=seeds, rank=rank), alone=True) == 120
 
 
 def test_waits_grow_to_a_limit_and_are_never_shorter_than_the_hub_asks() -> None:
-    assert [fetch.back_off(failures, 60, 0) for failures in range(8)] == [5, 10, 20, 40, 80, 160, 300, 300]
-    assert fetch.back_off(0, 60, 90) == 90
-    assert fetch.back_off(7, 60, 90) == 300
+    assert [fetch.retry_delay(failures, 60, 0) for failures in range(8)] == [5, 10, 20, 40, 80, 160, 300, 300]
+    assert fetch.retry_delay(0, 60, 90) == 90
+    assert fetch.retry_delay(7, 60, 90) == 300
 
 
 def test_the_last_wait_that_the_hub_asked_for_counts() -> None:
     lines = ["Rate limited. Waiting 3.0s before retry [Retry 1/5].", "Retrying in 8s [Retry 4/5].", "Traceback"]
-    assert fetch.asked_wait(lines) == 3
-    assert fetch.asked_wait([*lines, "Rate limited. Waiting 56.0s before retry [Retry 2/5]."]) == 56
-    assert fetch.asked_wait(lines[1:]) == 0
+    assert diagnosis.requested_wait(lines) == 3
+    assert diagnosis.requested_wait([*lines, "Rate limited. Waiting 56.0s before retry [Retry 2/5]."]) == 56
+    assert diagnosis.requested_wait(lines[1:]) == 0
 
 
 def test_speed_is_that_of_the_last_seconds() -> None:
-    speed = fetch.Speed()
+    speed = status.Speed()
     for second in range(100):
         speed.add(second, min(second, 70) * MB)
         assert speed.rate == (0 if second == 0 else MB if second <= 70 else round(MB * max(0, 90 - second) / 20))
 
 
 def test_a_cap_saves_up_for_half_a_second_only() -> None:
-    cap = fetch.Cap(MB, 0, 0)
+    cap = RateLimit(MB, 0, 0)
     assert cap.exceeded(0.1, MB)
     assert cap.exceeded(0.9, MB)
     assert not cap.exceeded(1.1, MB)
@@ -155,7 +157,7 @@ def test_what_the_client_says_is_told_as_what_to_change(
     host: Host, said: str, with_token: bool, final: bool, named: str
 ) -> None:
     lines = ["Retrying in 8s [Retry 5/5].", *said.splitlines(), "Hint: set HF_DEBUG=1 for full traceback."]
-    trouble = fetch.diagnose(lines, plan.parse_plan(host.plan), host.manifest, with_token)
+    trouble = diagnosis.diagnose(lines, plan.parse_plan(host.plan), host.manifest, with_token)
     assert trouble.final is final
     assert named in trouble.message
 
@@ -166,7 +168,7 @@ def test_what_the_client_says_is_told_as_what_to_change(
 def unfinished(path: Path, content: bytes) -> int:
     path.write_bytes(content)
     with path.open("rb") as file:
-        return resume.trusted_length(file)
+        return hub_client.trusted_length(file)
 
 
 def test_an_unfinished_file_is_believed_without_the_zeros_at_its_end(tmp_path: Path) -> None:
@@ -187,11 +189,11 @@ def test_an_unfinished_file_is_believed_up_to_its_first_hole(tmp_path: Path) -> 
         file.flush()
         if path.stat().st_blocks * 512 > 5 * MB:
             pytest.skip("this file system has no holes")
-        assert resume.trusted_length(file) == 1_048_576
+        assert hub_client.trusted_length(file) == 1_048_576
 
 
 def test_whatever_the_client_writes_is_a_sign_of_life(tmp_path: Path) -> None:
-    unfinished = fetch.Unfinished(tmp_path)
+    unfinished = local_files.UnfinishedFiles(tmp_path)
     seen = {unfinished.marks()}
     # Small files are named after git's checksum.
     for name in (f"a=.{'1' * 64}.0a1b2c3d.incomplete", f"folder/b=.{'2' * 40}.0a1b2c3d.incomplete"):
@@ -209,7 +211,7 @@ def test_hashing_a_long_file_is_a_sign_of_life(tmp_path: Path) -> None:
     path.write_bytes(b"content")
     os.utime(path, (0, 0))
     with path.open("r+b") as file:
-        assert resume.sha256_of(file) == hashlib.sha256(b"content").hexdigest()
+        assert hub_client.sha256_of(file) == hashlib.sha256(b"content").hexdigest()
     assert path.stat().st_mtime > 0
 
 
@@ -222,10 +224,10 @@ def test_a_snapshot_is_fetched_once_and_found_whole_afterwards(hub: LabHub, host
     host.assert_whole()
     total = host.manifest.total_bytes
     assert hub.served() == total
-    status = host.status
-    assert (status["state"], status["message"]) == ("done", "")
-    assert status["total_bytes"] == status["done_bytes"] == status["hub_bytes"] == total
-    assert status["files"] == status["files_done"] == len(host.manifest.files)
+    found = host.status
+    assert (found["state"], found["message"]) == ("done", "")
+    assert found["total_bytes"] == found["done_bytes"] == found["hub_bytes"] == total
+    assert found["files"] == found["files_done"] == len(host.manifest.files)
     assert "original" not in {path.name for path in host.directory.iterdir()}
 
     hub.heal()
@@ -308,9 +310,9 @@ def test_a_hub_that_always_sends_wrong_bytes_is_named_and_nothing_of_them_stays(
 
 
 def test_what_was_left_unfinished_is_finished_or_thrown_away(hub: LabHub, host: Host) -> None:
-    kept = host.directory / fetch.UNFINISHED
+    kept = host.directory / local_files.UNFINISHED
     kept.mkdir(parents=True)
-    clients = host.directory / fetch.CLIENT_FILES
+    clients = host.directory / local_files.CLIENT_FILES
     clients.mkdir(parents=True)
     digests = {file.path: str(file.sha256) for file in host.manifest.files}
     large, last = hub.content(LARGE), hub.content(LAST)
@@ -441,17 +443,17 @@ def test_a_full_disk_is_told_at_once_and_room_is_all_it_takes(hub: LabHub, small
 LATER = time.monotonic() + 3600
 
 
-def told(host: Host, **status: Any) -> None:
+def told(host: Host, **values: Any) -> None:
     """Say what a share program would, for as long as the test lasts."""
     host.run_dir.mkdir(exist_ok=True)
-    (host.run_dir / plan.SHARE_STATUS).write_text(json.dumps({**status, "updated": LATER}))
+    (host.run_dir / status.SHARE_STATUS).write_text(json.dumps({**values, "updated": LATER}))
 
 
 def test_a_share_program_that_has_ended_has_nothing_to_say(host: Host) -> None:
     host.plan["share"] = vars(share(rank=60, fallback=1))
     host.run_dir.mkdir()
-    long_ago = time.monotonic() - plan.FRESH - 1
-    (host.run_dir / plan.SHARE_STATUS).write_text(json.dumps({"connected": 299, "updated": long_ago}))
+    long_ago = time.monotonic() - status.FRESH - 1
+    (host.run_dir / status.SHARE_STATUS).write_text(json.dumps({"connected": 299, "updated": long_ago}))
     done = host.fetch()
     assert done.returncode == 0, done.stderr
     assert "The fleet has brought nothing for 1 s" in done.stdout
@@ -479,7 +481,7 @@ def test_peers_bring_everything_while_the_hub_is_left_alone(hub: LabHub, host: H
         time.sleep(4)
         assert host.status["state"] == "peers"
         for file in host.manifest.files:
-            arrived = host.directory / fetch.ARRIVING / "file"
+            arrived = host.directory / local_files.ARRIVING / "file"
             arrived.parent.mkdir(exist_ok=True)
             arrived.write_bytes(hub.content(file.path))
             assert snapshot.adopt(host.directory, file, arrived)
@@ -503,7 +505,7 @@ def test_a_fleet_that_brings_nothing_is_not_waited_for(hub: LabHub, host: Host) 
 
 def test_a_seed_fetches_its_part_and_then_waits_for_the_others(hub: LabHub, host: Host) -> None:
     host.plan["share"] = vars(share(seeds=2, rank=1, fallback=1000))
-    part = fetch.own_part(host.manifest.files, share(seeds=2, rank=1))
+    part = plan.own_part(host.manifest.files, share(seeds=2, rank=1))
     # One of its files is in the fleet already.
     offered = part.pop(0)
     told(host, asked=True, offered=[offered.path])
@@ -514,7 +516,7 @@ def test_a_seed_fetches_its_part_and_then_waits_for_the_others(hub: LabHub, host
         process.terminate()
         assert process.wait() == fetch.STOPPED
     assert hub.served() == sum(file.size for file in part) == host.status["hub_bytes"]
-    assert all(fetch.is_whole(host.directory, file) for file in part)
+    assert all(local_files.LocalFiles(host.directory).has(file) for file in part)
     assert offered.size > 15 * MB
 
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the hosts that share a snapshot tell each other over HTTP: which files they have, and the torrents of those."""
+"""Exchange over HTTP which files each host has, and their torrents."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from .plan import Share
+from .plan import SharePlan
 
 INDEX = "/index.json"
 INDEX_LIMIT = 4 * 1024 * 1024
 ASK_TIMEOUT = 3.0
 ASK_ERRORS = (OSError, http.client.HTTPException, ValueError)
-LONGEST_PAUSE = 60.0
-HOLDERS, NEIGHBOURS = 8, 24  # connections that a loading host makes: to hosts with the whole file, and in all
+LONGEST_INTERVAL = 60.0
+HOLDERS, NEIGHBOURS = 8, 24  # connections of a receiving host: to hosts with the complete file, and in total
 
 
 class ShareError(Exception):
-    """Sharing is not possible; the message says why, and names the variable to change."""
+    """Sharing is not possible; the message gives the cause and the variable to change."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """What a host has, by name: whole, or some of it. ``hub``: whether it is loading from the hub."""
+    """Names of the files that a host has: complete, and in part. ``hub``: it is downloading from the hub."""
 
     whole: frozenset[str]
     loading: frozenset[str]
@@ -49,18 +49,18 @@ class Index:
 
     @classmethod
     def parse(cls, body: bytes, names: Collection[str]) -> Index:
-        """What another host said, as far as it is about these names. Raises ValueError."""
+        """Parse the index of another host, limited to these names. Raises ValueError."""
         try:
             document = json.loads(body)
             whole, loading = (frozenset(document[key]).intersection(names) for key in ("files", "loading"))
             return cls(whole, loading, int(document["done_bytes"]), bool(document["hub"]))
         except (TypeError, KeyError, RecursionError, OverflowError) as error:
-            raise ValueError(f"no index: {error!r}") from error
+            raise ValueError(f"not an index: {error!r}") from error
 
 
 @dataclass
 class Peer:
-    """Another host. ``index`` is what it said last, none while it does not answer; ``due``: when to ask again."""
+    """Another host. ``index``: its last one, None while it does not answer; ``due``: time of the next query."""
 
     address: str
     index: Index | None = None
@@ -73,34 +73,36 @@ class Peer:
         return self.index is not None and not self.index.whole.isdisjoint(missing)
 
 
-def pause(fleet: int, missing: int, helping: int, hub: bool, helps: bool) -> float:
-    """Seconds until a host is asked again; ``missing`` files are, and ``helping`` hosts have some of them.
+def query_interval(fleet: int, missing: int, helping: int, hub: bool, helps: bool) -> float:
+    """Return the seconds until the next query of a host.
 
-    A host that loads from the hub is asked most often, yet a few dozen times a second at most by all together. Of the
-    others that help some eight are asked each second, and of the rest some ten. Who has everything hardly asks.
+    ``missing`` is the number of files that this host lacks, ``helping`` that of hosts which have some of them. A host
+    that downloads from the hub is queried most often, yet by all hosts together a few dozen times a second at most.
+    This host queries about eight others a second that help, and about ten that do not. One that has everything
+    queries each once a minute.
     """
     if not missing:
-        return LONGEST_PAUSE
+        return LONGEST_INTERVAL
     often = max(0.5, fleet / 50)
     if hub:
         return often
     return max(often, helping / 8) if helps else max(2.0, fleet / 10)
 
 
-def retry_pause(failures: int) -> float:
-    """Seconds until a host that does not answer is asked again."""
-    return min(2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
+def retry_interval(failures: int) -> float:
+    """Return the seconds until the next query of a host that does not answer."""
+    return min(2.0 ** min(failures - 1, 10), LONGEST_INTERVAL)
 
 
 def neighbours(holders: Iterable[str], others: Iterable[str], chance: random.Random) -> list[str]:
-    """The hosts to connect to for a file: some of those that have it whole, and some of the others."""
+    """Choose the hosts to connect to for a file: some that have it completely, and some others."""
     holders, others = list(holders), list(others)
     chosen = chance.sample(holders, min(HOLDERS, len(holders)))
     return chosen + chance.sample(others, min(NEIGHBOURS - len(chosen), len(others)))
 
 
-def ask(share: Share, address: str, path: str, limit: int) -> bytes:
-    """What another host answers. Raises OSError, HTTPException and ValueError."""
+def ask(share: SharePlan, address: str, path: str, limit: int) -> bytes:
+    """Query another host. Raises OSError, HTTPException and ValueError."""
     connection = http.client.HTTPConnection(
         address, share.port + 1, timeout=ASK_TIMEOUT, source_address=(share.address, 0)
     )
@@ -115,34 +117,34 @@ def ask(share: Share, address: str, path: str, limit: int) -> bytes:
     return body
 
 
-class Told(socketserver.ThreadingTCPServer):
-    """The index and the torrents over HTTP, for the hosts of the plan only."""
+class IndexServer(socketserver.ThreadingTCPServer):
+    """HTTP server of the index and the torrents, for the hosts of the plan only."""
 
     allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: SharePlan) -> None:
         self.address_family = socket.AF_INET6 if ":" in share.address else socket.AF_INET
         self.peers = frozenset(share.peers)
         self.pages: Mapping[str, bytes] = {}
         try:
-            super().__init__((share.address, share.port + 1), Page)
+            super().__init__((share.address, share.port + 1), IndexRequest)
         except OSError as error:
             raise ShareError(cannot_listen(share, share.port + 1, str(error))) from error
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Others find the connection closed."""
+        """Close the connections of other hosts."""
         return client_address[0] in self.peers
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that goes away in the middle of an answer is nobody's concern."""
+        """Ignore a peer that closes the connection early."""
 
 
-class Page(BaseHTTPRequestHandler):
-    """One request to Told."""
+class IndexRequest(BaseHTTPRequestHandler):
+    """A request to IndexServer."""
 
-    server: Told
+    server: IndexServer
     timeout = 10
 
     def do_GET(self) -> None:
@@ -159,7 +161,7 @@ class Page(BaseHTTPRequestHandler):
         pass
 
 
-def cannot_listen(share: Share, port: int, cause: str) -> str:
+def cannot_listen(share: SharePlan, port: int, cause: str) -> str:
     return (
         f"Cannot listen on {share.address} port {port} ({cause}): set model_weights_share_port to a port that is free, "
         "as is the one behind it, and model_weights_share_interface to an interface of this host."

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.weights import plan
+from roles.model_weights.files.weights import plan, status
 
 HUB = {"url": "https://hub.test", "token_file": "", "ca_file": "", "proxy": "", "no_proxy": ""}
 SHARE = {
@@ -57,7 +57,7 @@ def test_plans_with_and_without_sharing(tmp_path: Path) -> None:
         pytest.param({**PLAN, "hub": "https://hub.test"}, "hub is not an object", id="part of another kind"),
         pytest.param({**PLAN, "hub": without(HUB, "proxy")}, "hub.proxy is missing", id="missing in a part"),
         pytest.param({**PLAN, "share": {**SHARE, "rank": "0"}}, "share.rank cannot be '0'", id="text for a number"),
-        pytest.param({**PLAN, "workers": True}, "workers cannot be True", id="a truth value is no number"),
+        pytest.param({**PLAN, "workers": True}, "workers cannot be True", id="a truth value for a number"),
         pytest.param({**PLAN, "max_rate": None}, "max_rate cannot be None", id="nothing"),
         pytest.param({**PLAN, "maxrate": 0}, "maxrate means nothing here", id="typo"),
     ],
@@ -81,26 +81,26 @@ def test_a_plan_that_is_not_there_or_no_json(tmp_path: Path) -> None:
 
 def test_status_is_replaced_in_one_step(tmp_path: Path) -> None:
     path = tmp_path / "run/weights.json"
-    assert plan.read_status(str(path)) == {}
-    plan.write_status(str(path), {"state": "hub"})
+    assert status.read_status(str(path)) == {}
+    status.write_status(str(path), {"state": "hub"})
     with path.open() as before:
-        plan.write_status(str(path), {"state": "done"})
+        status.write_status(str(path), {"state": "done"})
         assert json.load(before)["state"] == "hub", "who has the old one open still reads it whole"
-    status = plan.read_status(str(path))
-    assert status["state"] == "done"
-    assert 0 <= time.monotonic() - status["updated"] < plan.FRESH
+    found = status.read_status(str(path))
+    assert found["state"] == "done"
+    assert 0 <= time.monotonic() - found["updated"] < status.FRESH
     assert [entry.name for entry in path.parent.iterdir()] == ["weights.json"]
 
 
 def test_a_status_outlives_its_program_by_seconds_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "status")
-    plan.write_status(path, {"connected": 299})
-    later = time.monotonic() + plan.FRESH + 1
+    status.write_status(path, {"connected": 299})
+    later = time.monotonic() + status.FRESH + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert plan.read_status(path) == {}
+    assert status.read_status(path) == {}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"progress": '])
 def test_a_status_that_cannot_be_read_says_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / "status").write_text(text)
-    assert plan.read_status(str(tmp_path / "status")) == {}
+    assert status.read_status(str(tmp_path / "status")) == {}

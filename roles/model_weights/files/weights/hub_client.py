@@ -1,14 +1,13 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run the hub's client (huggingface_hub 2.4), after finishing the files that an earlier run of it left unfinished.
+"""Run the hub's client (huggingface_hub 2.4), after completing the files that an earlier run left unfinished.
 
-Runs with the Python of the client's environment, and imports nothing of the collection. What to do is read from
-standard input: {"repository", "commit", "directory", "workers", "files": [path, ...],
-"partials": [{"path", "size", "sha256", "partial": its file}, ...]}.
+Runs with the Python of the client's environment. The job is read from standard input: {"repository", "commit",
+"directory", "workers", "files": [path, ...], "partials": [{"path", "size", "sha256", "partial": its file}, ...]}.
 
 The client itself resumes within one process only: its unfinished files have random names, and it removes them when it
-fails. What is fetched here is fetched by its own function, so redirects, tokens, proxies and rate limits are its too.
+fails. This program downloads with the client's own function, which handles redirects, tokens, proxies and rate limits.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from functools import partial
 from typing import Any, BinaryIO
 
 BLOCK = 1024 * 1024
-# The client holds so much of each file back from the disk, and loses it when it is interrupted: 10 MiB by itself.
-# That is minutes on a slow line, in which nobody can tell it from one that hangs.
+# The client writes to disk in such chunks, and loses an incomplete one when it is interrupted. Its default is 10 MiB,
+# which takes minutes on a slow line; in that time it looks like a client that hangs.
 CHUNK = 256 * 1024
 PR_SET_PDEATHSIG = 1
 
 
 def trusted_length(content: BinaryIO) -> int:
-    """How far an unfinished file can be believed: up to the first hole, and without the zeros at its end.
+    """Return the usable bytes of an unfinished file: up to the first hole, without the zeros at its end.
 
-    A file that is written in any order has holes; one that lost its end with the power has zeros there, or a hole.
+    A file that is written in any order has holes; after a power loss a file may end in zeros or a hole.
     """
     length = content.seek(0, os.SEEK_END)
     if length:
@@ -51,21 +50,21 @@ def trusted_length(content: BinaryIO) -> int:
 
 
 def sha256_of(content: BinaryIO) -> str:
-    """Checksum of an open file."""
+    """Return the checksum of an open file."""
     digest = hashlib.sha256()
     content.seek(0)
     for number, block in enumerate(iter(lambda: content.read(BLOCK), b"")):
         digest.update(block)
         if number % 1024 == 0:
-            # The sign of life that who watches the file waits for.
+            # The parent process takes a change of the time for progress.
             os.utime(content.fileno())
     return digest.hexdigest()
 
 
 def finish(job: Mapping[str, Any], file: Mapping[str, Any]) -> bool:
-    """Fetch the rest of an unfinished file and put it in its place; false if it was no beginning of the file.
+    """Download the rest of an unfinished file and move it to its place; False if its content is wrong.
 
-    Raises what the client's own function raises; the file is longer then, and will be finished another time.
+    Raises what the client's own function raises. The file is longer then, and a later run completes it.
     """
     from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
@@ -88,7 +87,7 @@ def finish(job: Mapping[str, Any], file: Mapping[str, Any]) -> bool:
             content.flush()
             os.fsync(content.fileno())
         if sha256_of(content) != file["sha256"]:
-            sys.stderr.write(f"{file['path']}: what was left of it is of no use; from the start then.\n")
+            sys.stderr.write(f"{file['path']}: the unfinished file is unusable; it is downloaded from the start.\n")
             os.unlink(file["partial"])
             return False
     target = os.path.join(job["directory"], file["path"])
@@ -98,17 +97,17 @@ def finish(job: Mapping[str, Any], file: Mapping[str, Any]) -> bool:
 
 
 def try_to_finish(job: Mapping[str, Any], file: Mapping[str, Any]) -> bool | None:
-    """``finish``, with None for what an error prevents."""
+    """Call ``finish``; None after an error, which is printed."""
     try:
         return finish(job, file)
     except Exception as error:
-        # Of any kind that the network, the hub and the disk can cause; the message tells which.
+        # The network, the hub and the disk can raise errors of any kind.
         sys.stderr.write(f"{file['path']}: {type(error).__name__}: {error}\n")
         return None
 
 
-def main() -> None:
-    # Nobody would watch the client any more.
+def main() -> int:
+    # The client must not outlive its parent, which watches it.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     job = json.load(sys.stdin)
 
@@ -120,12 +119,9 @@ def main() -> None:
         finished = list(pool.map(partial(try_to_finish, job), job["partials"]))
     files = job["files"] + [file["path"] for file, done in zip(job["partials"], finished) if done is False]
     if files:
-        # The client takes one name as it is, and several as patterns.
+        # The client takes one name literally, and several as patterns.
         names = [glob.escape(path) for path in files] if len(files) > 1 else files
         options = ["--revision", job["commit"], "--local-dir", job["directory"], "--max-workers", str(job["workers"])]
         sys.argv = ["hf", "download", job["repository"], *names, *options]
         hf()
-
-
-if __name__ == "__main__":
-    main()
+    return 0

@@ -20,21 +20,22 @@ from unittest.mock import Mock, call
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.weights import exchange, snapshot, torrents
-from ansible_collections.trtllm.fleet.plugins.module_utils.weights.fetch import ARRIVING
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights import snapshot
 from ansible_collections.trtllm.fleet.tests.unit.weights_fleet import (
     MB,
     PATIENCE,
-    ROOT,
     Host,
     content_of,
     fleet,
     remote_file,
     start,
 )
+from ansible_collections.trtllm.fleet.tests.unit.weights_program import weights_program
+from roles.model_weights.files.weights import exchange, torrents
+from roles.model_weights.files.weights.local_files import ARRIVING
 
 MODEL = "model.safetensors"
-# What may come again when something breaks off: pieces that are not whole then.
+# What may come again after an interruption: the pieces that were incomplete.
 LOST = 2 * MB
 # For tests that have to see the program wait, or count.
 QUICK = {"LOOK": 0.2, "IDLE": 0.2, "RETRY": 1, "STALLED": 1}
@@ -62,8 +63,8 @@ def assert_whole(host: Host, contents: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def told(host: Host, pages: Mapping[str, bytes]) -> Iterator[Mock]:
-    """Pages that a host answers with in the place of the program; what it is asked for."""
-    server = exchange.Told(host.share)
+    """Serve pages in the place of a host's program; return the mock that has the requests."""
+    server = exchange.IndexServer(host.share)
     asked = Mock(side_effect=pages.get)
     server.pages = Mock(get=asked)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -121,7 +122,9 @@ def test_what_a_peer_lies_about_is_never_placed(tmp_path: Path) -> None:
             honest.seem_to_load_from_the_hub()
             start([honest, serving])
             receiver.start(**QUICK)
-            receiver.wait_for(lambda host: f"as {serving.address} describes it, is something else" in host.said())
+            receiver.wait_for(
+                lambda host: f"arrived with wrong content, by the metadata of {serving.address}" in host.said()
+            )
             receiver.wait_for(lambda host: name in host.index()["loading"])
             assert not any((receiver.directory / path).exists() for path in contents)
             honest.give(contents)
@@ -179,8 +182,8 @@ def test_a_file_that_is_damaged_where_it_is_sent_from_does_not_spread(tmp_path: 
         assert sender.has() == [MODEL]
         other.seem_to_load_from_the_hub()
         start([receiver, other])
-        sender.wait_for(lambda host: f"{MODEL} is damaged, and no longer shared." in host.said())
-        sender.wait_for(lambda host: f"{MODEL} has another content than it should." in host.said())
+        sender.wait_for(lambda host: f"{MODEL} is damaged and no longer shared." in host.said())
+        sender.wait_for(lambda host: f"{MODEL} has wrong content." in host.said())
         sender.wait_for(lambda host: host.index()["files"] == [])
         assert receiver.has() == other.has() == []
         other.give(contents)
@@ -190,7 +193,7 @@ def test_a_file_that_is_damaged_where_it_is_sent_from_does_not_spread(tmp_path: 
 
 
 def answer(source: str, host: Host, port: int, question: bytes) -> bytes:
-    """What a host says to somebody who connects from an address; nothing if it hangs up."""
+    """Return the answer of a host to a connection from an address; empty if it closes the connection."""
     with socket.create_connection((host.address, port), timeout=60, source_address=(source, 0)) as connection:
         try:
             connection.sendall(question)
@@ -333,7 +336,7 @@ def test_alerts_that_come_in_a_burst_are_heard(tmp_path: Path) -> None:
     with fleet(tmp_path, model(), 1) as [host]:
         done = subprocess.run(
             [sys.executable, "-c", BURSTS, str(host.plan)],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "collections")},
+            env={**os.environ, "PYTHONPATH": str(weights_program())},
             capture_output=True,
             text=True,
             timeout=PATIENCE,
@@ -350,14 +353,14 @@ def test_it_ends_with_the_snapshot(tmp_path: Path) -> None:
         host.wait_for(lambda host: host.index().get("files"))
         shutil.rmtree(host.directory)
         assert host.ended() == 0
-        assert f"{host.directory} is not there any more." in host.said()
+        assert f"{host.directory} no longer exists." in host.said()
 
 
 BURSTS = """
 import sys
 from pathlib import Path
 from threading import Thread
-from ansible_collections.trtllm.fleet.plugins.module_utils.weights import plan, torrents
+from weights import plan, torrents
 
 def burst():
     for number in range(400):
@@ -398,7 +401,7 @@ def test_an_index_is_read_as_far_as_it_is_about_the_model() -> None:
     ],
 )
 def test_what_is_no_index_is_refused(document: Any) -> None:
-    with pytest.raises(ValueError, match=r"no index|invalid literal"):
+    with pytest.raises(ValueError, match=r"not an index|invalid literal"):
         exchange.Index.parse(json.dumps(document).encode(), {"a", "b"})
-    with pytest.raises(ValueError, match="no index"):
+    with pytest.raises(ValueError, match="not an index"):
         exchange.Index.parse(b"[" * 100_000, {"a", "b"})
