@@ -147,11 +147,11 @@ def test_low_score_fails_after_the_release_is_restored(
     ("wrong", "words"),
     [
         ({"evaluation_names": ["gqpa"]}, "Did you mean 'gpqa'?"),
-        ({"evaluation_datasets_dir": ""}, "Put copies into a directory of the control machine"),
+        ({"evaluation_datasets_dir": ""}, "Copy the files to a directory of the control node"),
         ({"evaluation_load_host": "localhost"}, "which localhost cannot reach"),
         ({"evaluation_python": "/usr/bin/python2"}, "/usr/bin/python2"),
         ({"serving_recipe_engine_options": {"max_batch_size": 64}}, "The command line (-e) sets"),
-        ({"serving_recipe_engine_options": {"max_batch_size": 8}}, "another engine_options than the host serves with"),
+        ({"serving_recipe_engine_options": {"max_batch_size": 8}}, "another engine_options than the inventory"),
     ],
 )
 def test_impossible_evaluation_is_rejected_at_once(

@@ -135,7 +135,7 @@ def test_changed_setting_restarts_the_mirror(inventory: Path) -> None:
 def test_setting_that_nginx_rejects_is_an_error(inventory: Path) -> None:
     pid = MIRROR.shell(f"systemctl show --property=MainPID {UNIT}")
     run = play(inventory, registry_mirror_certificate="/etc/hostname", registry_mirror_key="/etc/hostname")
-    assert "The registry mirror is not up" in " ".join(run.output.split())
+    assert "The registry mirror does not run" in " ".join(run.output.split())
     assert "cannot load certificate" in " ".join(run.output.split())
     assert MIRROR.shell(f"systemctl show --property=MainPID {UNIT}") == pid
     assert pull_again(OTHER) == ""

@@ -73,42 +73,41 @@ class Apt:
             states = Path(value) if option == "Dir::State::extended_states" else states
             heeds_holds = heeds_holds and option != "APT::Ignore-Hold"
             del words[place : place + 2]
-        match words:
-            case ["dpkg", "--print-architecture"]:
-                return CommandResult(0, "amd64\n")
-            case ["dpkg-query", *_]:
-                return CommandResult(0, "".join(f"{status} {name}:all\n" for name, status in self.status.items()))
-            case ["apt-config", *_]:
-                return CommandResult(0, f"states='{self.states}'\n")
-            case ["apt-get", "check"]:
-                return CommandResult(100 * self.unfinished, "", "run 'dpkg --configure -a'" * self.unfinished)
-            case ["apt-mark", "showhold"]:
-                return CommandResult(0, "\n".join(self.held))
-            case ["apt-get", "--simulate", "autoremove"]:
-                unneeded = [name for name in self.unneeded(states) if not (heeds_holds and name in self.held)]
-                return CommandResult(0, "".join(f"Remv {name} [1]\n" for name in unneeded))
-            case ["apt-mark", "auto" | "manual" as mark, *names] if states != self.states:
-                known = self.marks(states)
-                self.mark([*(known | set(names) if mark == "auto" else known - set(names))], states)
-                return CommandResult(0)
+        command, names = words[:2], words[2:]
+        if command == ["dpkg", "--print-architecture"]:
+            return CommandResult(0, "amd64\n")
+        if words[0] == "dpkg-query":
+            return CommandResult(0, "".join(f"{status} {name}:all\n" for name, status in self.status.items()))
+        if words[0] == "apt-config":
+            return CommandResult(0, f"states='{self.states}'\n")
+        if command == ["apt-get", "check"]:
+            return CommandResult(100 * self.unfinished, "", "run 'dpkg --configure -a'" * self.unfinished)
+        if command == ["apt-mark", "showhold"]:
+            return CommandResult(0, "\n".join(self.held))
+        if words == ["apt-get", "--simulate", "autoremove"]:
+            unneeded = [name for name in self.unneeded(states) if not (heeds_holds and name in self.held)]
+            return CommandResult(0, "".join(f"Remv {name} [1]\n" for name in unneeded))
+        if command in (["apt-mark", "auto"], ["apt-mark", "manual"]) and states != self.states:
+            known = self.marks(states)
+            self.mark([*(known | set(names) if command[1] == "auto" else known - set(names))], states)
+            return CommandResult(0)
         self.calls.append(" ".join(words))
         if self.refuses in words:
             return CommandResult(1, "", "no")
-        match words:
-            case ["apt-mark", "unhold", *names]:
-                self.held = [name for name in self.held if name not in names]
-            case ["apt-mark", "auto", *names]:
-                self.mark([*(self.marks() | set(names))])
-            case ["apt-get", "--yes", "purge", *names]:
-                assert not self.unfinished
-                for name in names:
-                    dependants = [one for one, needs in DEPENDS.items() if name in needs and one not in names]
-                    assert not [one for one in dependants if self.status.get(one) == "installed"], "dragged along"
-                    del self.status[name]
-            case ["dpkg", "--configure", "-a"]:
-                self.unfinished = False
-            case _:
-                return CommandResult(1, "", f"{words}?")
+        if command == ["apt-mark", "unhold"]:
+            self.held = [name for name in self.held if name not in names]
+        elif command == ["apt-mark", "auto"]:
+            self.mark([*(self.marks() | set(names))])
+        elif words[:3] == ["apt-get", "--yes", "purge"]:
+            assert not self.unfinished
+            for name in words[3:]:
+                dependants = [one for one, needs in DEPENDS.items() if name in needs and one not in words[3:]]
+                assert not [one for one in dependants if self.status.get(one) == "installed"], "dragged along"
+                del self.status[name]
+        elif words == ["dpkg", "--configure", "-a"]:
+            self.unfinished = False
+        else:
+            return CommandResult(1, "", f"{words}?")
         return CommandResult(0)
 
 
