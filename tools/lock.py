@@ -1,20 +1,28 @@
 """Write the locks of the Python programs that roles install: `make locks`.
 
-A lock lists a program and its dependencies with the SHA-256 of each of their files, for both architectures and each
-supported Python. uv resolves it with its configured index; each mirror gives the same result. Locks contain only
-wheels, because installing a source distribution runs its code.
+A lock lists a program and its dependencies with the SHA-256 of each wheel for Linux on x86_64 and aarch64. uv resolves
+it with its configured index; each mirror gives the same result. Source distributions are not in a lock, because
+installing one runs its code.
 """
 
 from __future__ import annotations
 
 import subprocess
+import tomllib
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
+from packaging.markers import Marker
+from packaging.utils import parse_wheel_filename
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "roles/python_program/files"
+MACHINES = ("x86_64", "aarch64")
+# Ubuntu 22.04 has the oldest Python of a supported host.
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 
 class Program(NamedTuple):
@@ -50,11 +58,56 @@ def compile_lock(program: Program) -> str:
     Raises:
         CalledProcessError: uv failed.
     """
-    command = ["uv", "pip", "compile", "--quiet", "--universal", "--no-header", "--no-annotate", "--generate-hashes"]
+    command = ["uv", "pip", "compile", "--quiet", "--universal", "--format=pylock.toml"]
     command += [f"--python-version={program.python}", "--only-binary=:all:", "-"]
     wanted = f"{program.name}{program.extras}=={program.version}"
     done = subprocess.run(command, input=wanted, text=True, stdout=subprocess.PIPE, check=True)
-    return f"# {wanted} for Python {program.python} and newer, written by tools/lock.py.\n{done.stdout}"
+    pythons = PYTHONS[PYTHONS.index(program.python) :]
+    lines = [line for package in tomllib.loads(done.stdout)["packages"] for line in requirement(package, pythons)]
+    header = f"# {wanted} for Python {pythons[0]} to {pythons[-1]} on Linux, written by tools/lock.py."
+    return "\n".join([header, *lines]) + "\n"
+
+
+def requirement(package: dict[str, Any], pythons: tuple[str, ...]) -> Iterator[str]:
+    """Return the lines of a package in a requirements file; none if no host needs it."""
+    marker = package.get("marker")
+    if marker and not needed(Marker(marker), pythons):
+        return
+    names = {wheel["url"].rpartition("/")[2]: wheel["hashes"]["sha256"] for wheel in package["wheels"]}
+    hashes = sorted(digest for name, digest in names.items() if installable(name.replace("%2B", "+"), pythons))
+    yield f"{package['name']}=={package['version']}{f' ; {marker}' if marker else ''} \\"
+    yield from (f"    --hash=sha256:{digest} \\" for digest in hashes[:-1])
+    yield f"    --hash=sha256:{hashes[-1]}"
+
+
+def needed(marker: Marker, pythons: tuple[str, ...]) -> bool:
+    """Return whether a marker applies to a supported host."""
+    return any(
+        marker.evaluate(
+            {
+                "sys_platform": "linux",
+                "platform_system": "Linux",
+                "os_name": "posix",
+                "implementation_name": "cpython",
+                "platform_python_implementation": "CPython",
+                "platform_machine": machine,
+                "python_version": python,
+                "python_full_version": f"{python}.99",
+            }
+        )
+        for python, machine in product(pythons, MACHINES)
+    )
+
+
+def installable(name: str, pythons: tuple[str, ...]) -> bool:
+    """Return whether a supported host can install a wheel, by the tags in its file name."""
+    versions = {python.replace(".", "") for python in pythons}
+    for tag in parse_wheel_filename(name)[3]:
+        platform = tag.platform == "any" or (tag.platform.startswith("manylinux") and tag.platform.endswith(MACHINES))
+        own = tag.interpreter.removeprefix("cp") in versions and not tag.abi.endswith("t")
+        if platform and (tag.interpreter.startswith("py3") or tag.abi == "abi3" or own):
+            return True
+    return False
 
 
 def main() -> None:
