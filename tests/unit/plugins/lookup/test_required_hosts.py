@@ -22,7 +22,7 @@ GROUPS = {
     "registry_mirror": "registry_mirror",
     "bundle": "builder1",
 }
-PLAYBOOKS = sorted(path.stem for path in (ROOT / "playbooks").glob("*.yml") if path.stem != "switch")
+PLAYBOOKS = sorted(path.stem for path in (ROOT / "playbooks").glob("*.yml") if path.stem != "update_hosts")
 
 
 def play(playbook: str, inventory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -15,6 +15,7 @@ import yaml
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.action.benchmark_run import ActionModule, Pace, figures, line
+from ansible_collections.trtllm.fleet.plugins.doc_fragments import load_tool
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import background_command
 from ansible_collections.trtllm.fleet.plugins.modules import benchmark_load
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import read_run
@@ -372,8 +373,8 @@ def test_the_options_of_the_module(tmp_path: Path) -> None:
 
 
 def options_of_the_module() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(benchmark_load.DOCUMENTATION)["options"]
-    return found
+    documented = (benchmark_load.DOCUMENTATION, load_tool.ModuleDocFragment.DOCUMENTATION)
+    return {name: option for text in documented for name, option in yaml.safe_load(text)["options"].items()}
 
 
 def test_the_key_is_in_no_result(tmp_path: Path) -> None:
