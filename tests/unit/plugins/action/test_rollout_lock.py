@@ -368,6 +368,19 @@ def update_tasks() -> list[dict[str, Any]]:
     return found
 
 
+def test_lost_lock_and_failed_host_leave_the_other_hosts_alone() -> None:
+    """The lock is renewed before anything can be rolled back, and one rescue covers all batches of a host.
+
+    With a rescue for each batch, the failure of a host ended the play between two batches of another host.
+    """
+    first, update = yaml.safe_load((ROOT / "roles/rollout/tasks/update.yml").read_text())
+    assert renews(first)
+    assert [task["loop"] for task in update["block"] if "loop" in task] == ["{{ __rollout_batches }}"]
+    assert update["rescue"]
+    plays = yaml.safe_load((ROOT / "playbooks/update_hosts.yml").read_text())
+    assert not [task for play in plays for task in play["tasks"] if "loop" in task]
+
+
 def renews(task: dict[str, Any]) -> bool:
     return task.get("ansible.builtin.include_tasks") == "lock.yml"
 

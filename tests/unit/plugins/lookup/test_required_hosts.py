@@ -14,7 +14,7 @@ import pytest
 
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
-# What each playbook needs. switch.yml is the end of two others.
+# What each playbook needs. update_hosts.yml is the end of two others.
 GROUPS = {
     "decommission": "gpu_hosts, dynamo",
     "dynamo": "dynamo",
