@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write files atomically and durably: a reader or a power loss finds the old or the new content."""
+"""Read files that may be missing, and write files atomically: a power loss leaves the old or the new content."""
 
 from __future__ import annotations
 
@@ -11,6 +11,20 @@ import tempfile
 from pathlib import Path
 
 FILE_MODE = 0o644
+GIB, MIB = 2**30, 2**20
+
+
+def read_file(path: Path) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes in MiB or GiB, as text."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
 
 
 def write_file(path: Path, text: str | bytes, mode: int | None = FILE_MODE) -> None:

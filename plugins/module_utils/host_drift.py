@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.docker_daemon import DaemonConfigError, changed_keys
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.directory import changed_files
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
 
@@ -33,7 +34,7 @@ def file_drift(releases: HostReleases, name: str) -> Iterator[Drift]:
 def daemon_drift(file: Path, record: Path) -> Iterator[Drift]:
     """Yield keys of daemon.json that differ from the options of the roles."""
     try:
-        keys = changed_keys(_read(file), _read(record), (str(file), str(record)))
+        keys = changed_keys(read_file(file), read_file(record), (str(file), str(record)))
     except DaemonConfigError as error:
         yield _drift("docker", str(error))
         return
@@ -93,10 +94,3 @@ def iso_time(moment: float) -> str:
 
 def _drift(about: str, sentence: str) -> Drift:
     return {"about": about, "sentence": sentence}
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

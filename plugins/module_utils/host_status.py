@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner, run
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import (
     KERNEL_MODULE,
     PCI_DEVICES,
@@ -120,7 +121,7 @@ class HostStatus:
         described = [one for one in description.get("instances") or [] if set(one) >= INSTANCE]
         shown = self._show([unit["name"] for unit in survey["units"]])
         # Before the requests below, which are connections, too.
-        connections = connections_by_port(self._read(self._net / "tcp") + self._read(self._net / "tcp6"))
+        connections = connections_by_port(read_file(self._net / "tcp") + read_file(self._net / "tcp6"))
         with ThreadPoolExecutor(2 + len(described)) as pool:
             gpus = pool.submit(
                 read_gpus, self._smi, COMMAND_TIMEOUT, self._runner, self._pci_devices, self._module_file
@@ -149,7 +150,7 @@ class HostStatus:
                 *unit_drift(verified, survey["units"], shown),
                 *image_drift(described, images.result(), description.get("digest")),
             ]
-        module_version = kernel_module(self._read(self._module_file))[1]
+        module_version = kernel_module(read_file(self._module_file))[1]
         return {
             "time": iso_time(self._clock()),
             "release": release(survey, description),
@@ -162,12 +163,6 @@ class HostStatus:
             "drift": [*drift, *daemon_drift(*self._daemon), *driver_drift(found["driver"], module_version)],
             "problems": self._problems,
         }
-
-    def _read(self, path: Path) -> str:
-        try:
-            return path.read_text(errors="replace")
-        except OSError:
-            return ""
 
     def _run(self, *argv: str) -> CommandResult | None:
         """Return the command's result; None, and a problem, without one."""

@@ -12,16 +12,9 @@ version_added: 0.1.0
 description:
   - Compares a bundle with what the host is and needs, and fails with every difference and the variable to change.
   - Role P(trtllm.fleet.bundle#role) uses it.
-attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: The module changes nothing.
-  idempotent:
-    support: full
-    description: Reads only.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
 options:
   bundle:
     description: The bundle, as P(trtllm.fleet.newest_bundle#filter) returns it.

@@ -16,19 +16,13 @@ description:
   - The playbook C(trtllm.fleet.status) gathers its input.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
+  - trtllm.fleet.attributes.action
 attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: The module changes nothing.
-  idempotent:
-    support: full
-    description: Reads only.
   action:
-    support: full
-    description: Runs on the control node and does not connect to the host.
+    details: Runs on the control node and does not connect to the host.
 options:
   hosts:
     description: Results of M(trtllm.fleet.host_status) by host, also of tasks that failed or did not reach the host.

@@ -16,19 +16,13 @@ description:
   - The instances of a host are updated one at a time if each new one has name, port and GPUs of an old one. Otherwise
     they are updated all at once.
   - Reads the facts C(trtllm_server_plan) and C(rollout_platform) of all hosts of the play.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
+  - trtllm.fleet.attributes.action
 attributes:
-  check_mode:
-    support: full
-    description: Changes nothing.
-  diff_mode:
-    support: none
-    description: Nothing is changed.
-  idempotent:
-    support: full
-    description: Changes nothing.
   action:
-    support: full
-    description: Runs on the control node and does not connect to the host.
+    details: Runs on the control node and does not connect to the host.
 options:
   gateways:
     description: Results of M(trtllm.fleet.gateway_info), one for each gateway.

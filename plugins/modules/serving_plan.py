@@ -17,19 +17,13 @@ description:
     M(trtllm.fleet.gpu_info), C(__plan_release) of M(trtllm.fleet.host_release_info), and C(__plan_revision) of
     M(trtllm.fleet.hub_manifest). Each may be missing, skipped, failed or unreachable.
   - The playbook C(trtllm.fleet.plan) gathers these results and runs the module once.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.info_module
+  - trtllm.fleet.attributes.action
 attributes:
-  check_mode:
-    support: full
-    description: Changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to show; nothing is changed.
-  idempotent:
-    support: full
-    description: Changes nothing.
   action:
-    support: full
-    description: Runs on the control node and does not connect to a host.
+    details: Runs on the control node and does not connect to the host.
 options:
   select_revision_hosts:
     description:

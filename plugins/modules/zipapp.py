@@ -13,19 +13,21 @@ description:
   - Packs a Python program, and the C(module_utils) of this collection that it imports, into one file that the host's
     C(python3) runs.
   - The same sources give the same bytes on every control node.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.action
 attributes:
   check_mode:
     support: full
-    description: Builds the file and compares it with the one on the host.
+    details: Builds the file and compares it with the one on the host.
   diff_mode:
     support: none
-    description: The file is binary.
+    details: The file is binary.
   idempotent:
     support: full
-    description: The checksum decides.
+    details: Compares the checksum.
   action:
-    support: full
-    description: Builds on the control node. M(ansible.builtin.copy) does the rest.
+    details: Builds on the control node. M(ansible.builtin.copy) does the rest.
 options:
   src:
     description:

@@ -15,7 +15,6 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import
 
 # The variables of role serving_recipe that a variation may set, without their prefix.
 VARIABLES = ("engine_options", "gpus_per_instance", "use_case", "environment")
-OBJECTIVES = ("output_tokens_per_second_per_gpu", "output_tokens_per_second_per_user", "output_tokens_per_second")
 
 Space = Mapping[str, Sequence[Mapping[str, Any]]]
 Choice = dict[str, int]  # the index of a value by dimension; other dimensions are as in the inventory

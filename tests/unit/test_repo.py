@@ -87,6 +87,14 @@ def test_galaxy_names_the_collections_that_roles_and_playbooks_use() -> None:
     assert used - {"ansible.builtin", "trtllm.fleet"} == set(read(ROOT / "galaxy.yml")["dependencies"])
 
 
+def test_links_between_pages_lead_to_files() -> None:
+    pages = [*ROOT.glob("*.md"), *(page for name in ("docs", "lab", "roles") for page in (ROOT / name).rglob("*.md"))]
+    link = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+    links = [(page, place) for page in pages for place in link.findall(page.read_text())]
+    assert len(links) > 100
+    assert [f"{page.relative_to(ROOT)}: {place}" for page, place in links if not (page.parent / place).exists()] == []
+
+
 def test_version_has_a_changelog() -> None:
     released = read(ROOT / "changelogs/changelog.yaml")["releases"]
     assert read(ROOT / "galaxy.yml")["version"] in released or list(ROOT.glob("changelogs/fragments/*.y*ml"))

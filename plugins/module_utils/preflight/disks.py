@@ -14,11 +14,11 @@ from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.checks import Check
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import size_text
 from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.facts import at, read
 from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.requirements import COMMAND_SECONDS, Wanted, result
 from ansible_collections.trtllm.fleet.plugins.module_utils.registry import Registry, RegistryError, split_image
 
-GIB = 2**30
 # Bytes of an unpacked image for each compressed byte. Users found about twice the 18.5 GB of one image on the disk
 # (NVIDIA/TensorRT-LLM issue 1704).
 UNPACKED = 2.5
@@ -73,11 +73,7 @@ def check_disks(disks: Sequence[Mapping[str, Any]], root: Path) -> Iterator[Chec
         status = os.statvfs(places[device])
         free, needed = status.f_bavail * status.f_frsize, sum(disk["bytes"] for disk in parts)
         names = " and ".join(disk["path"] for disk in parts)
-        wishes = ", ".join(f"{_size(disk['bytes'])} for {disk['path']}" for disk in parts)
+        wishes = ", ".join(f"{size_text(disk['bytes'])} for {disk['path']}" for disk in parts)
         variables = " or ".join(dict.fromkeys(disk["variable"] for disk in parts))
         hint = f"Free disk space, or set {variables} to a directory on a larger file system"
-        yield result(f"disk:{parts[0]['path']}", free >= needed, f"{_size(free)} free for {names}", wishes, hint)
-
-
-def _size(number: int) -> str:
-    return f"{number / GIB:.1f} GiB" if number >= GIB else f"{number / 2**20:.1f} MiB"
+        yield result(f"disk:{parts[0]['path']}", free >= needed, f"{size_text(free)} free for {names}", wishes, hint)

@@ -11,6 +11,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file
+
 
 def at(root: Path, path: str | Path) -> Path:
     """Return an absolute path below another root directory."""
@@ -19,10 +21,7 @@ def at(root: Path, path: str | Path) -> Path:
 
 def read(path: Path) -> str:
     """Return the stripped text of a file; empty if it cannot be read."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
+    return read_file(path).strip()
 
 
 @dataclass(frozen=True)

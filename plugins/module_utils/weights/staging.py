@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.files import FILE_MODE
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import FILE_MODE, size_text
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import (
     CACHE,
     COMMIT,
@@ -240,10 +240,10 @@ def _check_space(
     free = place.free_bytes + _disk_bytes(directory / path for path in removed)
     others = {path: size for path, size in needs.reserved.items() if size and _device(Path(path)) == _device(directory)}
     if fetched and needed + sum(others.values()) > free:
-        more = "".join(f" and {_text(size)} for {path}" for path, size in others.items())
+        more = "".join(f" and {size_text(size)} for {path}" for path, size in others.items())
         raise SnapshotError(
             f"{_size(fetched)} are missing in {directory} ({_number(fetched)}). With model_weights_disk_margin "
-            f"{needs.margin:g} {_text(needed)}{more} are needed, but {_text(free)} are free on {place.type} at "
+            f"{needs.margin:g} {size_text(needed)}{more} are needed, but {size_text(free)} are free on {place.type} at "
             f"{place.mount_point}: free some, or set model_weights_dir to a place on a larger file system."
         )
 
@@ -396,12 +396,8 @@ def _remove(path: Path) -> None:
 
 
 def _size(files: Iterable[RemoteFile]) -> str:
-    return _text(sum(file.size for file in files))
+    return size_text(sum(file.size for file in files))
 
 
 def _number(files: Sequence[RemoteFile]) -> str:
     return "1 file" if len(files) == 1 else f"{len(files)} files"
-
-
-def _text(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

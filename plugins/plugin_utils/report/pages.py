@@ -19,6 +19,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.compare imp
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.published import short
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import RESULT, RunError, loads, read_run
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.report.charts import SIDES, charts, draw
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import leaves
 
 Document = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -189,14 +190,11 @@ def same_hosts(document: Document) -> dict[str, Mapping[str, Any]]:
 def facts(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield each value by its path, with the source that ``sources`` has for a value of the recipe."""
     sources = values.get("sources") or {}
-    for path, value in _leaves({name: value for name, value in values.items() if name != "sources"}):
-        yield path, value, sources.get(path.removeprefix("engine_options."), "")
-
-
-def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{above}{name}.")
-        elif value is not None and value not in ("", []):
-            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            yield f"{above}{name}", text.lower() if isinstance(value, bool) else text
+    for place, value in leaves({name: value for name, value in values.items() if name != "sources"}):
+        if value not in (None, "", [], {}):
+            path, text = ".".join(place), ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            yield (
+                path,
+                text.lower() if isinstance(value, bool) else text,
+                sources.get(path.removeprefix("engine_options."), ""),
+            )
