@@ -5,8 +5,8 @@ from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import Fleet
 FLEET = Fleet("fleet-", gpus=2, gateways=1)
 
 
-def test_rollout_and_rollback_lose_nothing():
-    assert FLEET.rotation() == FLEET.all_instances
+def test_rollout_and_rollback_lose_nothing() -> None:
+    assert FLEET.in_service() == FLEET.all_instances
     before = FLEET.releases()
     with FLEET.load(5, long_tokens=10000) as load:
         out = FLEET.play("rollout", serving_recipe_engine_options={"max_num_tokens": 4096})
@@ -17,4 +17,4 @@ def test_rollout_and_rollback_lose_nothing():
     assert load.errors() == {}
     assert len(load.since(0)) > 100
     assert FLEET.releases() == before
-    assert FLEET.rotation() == FLEET.all_instances
+    assert FLEET.in_service() == FLEET.all_instances
