@@ -65,7 +65,7 @@ def update(folder: Path, gateway: dict[str, Any]) -> str:
     inventory, playbook = folder / "hosts.json", folder / "play.json"
     inventory.write_text(json.dumps({"all": {"vars": VARIABLES, "children": children}}))
     playbook.write_text(json.dumps([play]))
-    command = ["ansible-playbook", "-i", inventory, playbook]
+    command: list[str | Path] = ["ansible-playbook", "-i", inventory, playbook]
     environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(folder)}
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 2, ended.stdout
