@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.tests.unit.paths import COLLECTIONS
-from ansible_collections.trtllm.fleet.tests.unit.weights_program import SOURCE, weights_program
+from ansible_collections.trtllm.fleet.tests.unit.zipapps import SOURCE, weights_program
 
 
 def task(tmp_path: Path, src: Path, dest: Path, *options: str) -> dict[str, Any]:

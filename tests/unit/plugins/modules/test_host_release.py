@@ -168,6 +168,11 @@ def test_changed_units_stop_before_the_first_start() -> None:
             id="waits for a restart",
         ),
         pytest.param(
+            UnitState("deactivating", "enabled", "/new/a", "stop-sigterm"),
+            UnitChanges(stop=("a",), start=("a",)),
+            id="stops",
+        ),
+        pytest.param(
             UnitState("activating", "enabled", "/old/a", "auto-restart"),
             UnitChanges(stop=("a",), link=("a",), enable=("a",), start=("a",)),
             id="waits for a restart of another release",
