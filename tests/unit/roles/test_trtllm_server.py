@@ -97,3 +97,38 @@ def test_a_recipe_without_a_worker_is_accepted(tmp_path: Path) -> None:
     status, output = ran(tmp_path, "preflight", "recipe", "blog9_low_latency")
     assert status == 0, output
     assert "__preflight_problems: []" in output
+
+
+@pytest.mark.parametrize(
+    ("file", "variable"),
+    [
+        ("trtllm_server/vars/main.yml", "__trtllm_server_failure"),
+        ("dynamo/vars/main/checks.yml", "__dynamo_failure"),
+    ],
+)
+@pytest.mark.parametrize(("loop", "cause"), [(["good", "bad", "late"], "bad fails"), (["bad"], "bad fails")])
+def test_the_cause_is_the_instance_that_failed(
+    tmp_path: Path, file: str, variable: str, loop: list[str], cause: str
+) -> None:
+    """The tasks that verify instances skip those after a failure, and a skipped result has no message."""
+    task = {
+        "ansible.builtin.assert": {"that": "item != 'bad'", "fail_msg": "{{ item }} fails"},
+        "loop": loop,
+        "loop_control": {"extended": True},
+        "when": "ansible_loop.first or (reply is not failed and reply is not skipped)",
+        "register": "reply",
+    }
+    show = {"ansible.builtin.debug": {"msg": f"cause: {{{{ {variable}.msg }}}}"}}
+    play = {
+        "hosts": "localhost",
+        "gather_facts": False,
+        "vars_files": [str(ROOT / "roles" / file)],
+        "tasks": [{"block": [task], "rescue": [show]}],
+    }
+    path = tmp_path / "play.yml"
+    path.write_text(json.dumps([play]))
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "ansible-playbook"), str(path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"cause: {cause}" in done.stdout
