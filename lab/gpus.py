@@ -29,19 +29,8 @@ MULTIARCH = f"{os.uname().machine}-linux-gnu"
 # Directories of a driver that an image or a container runtime brings, besides those of the linker's cache.
 LIBRARIES = (Path("/usr/local/nvidia/lib64"), Path("/usr/local/nvidia/lib"), Path(f"/usr/lib/{MULTIARCH}"))
 # The driver's programs that serve without a display.
-PROGRAMS = (
-    "nvidia-smi",
-    "nvidia-debugdump",
-    "nvidia-persistenced",
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
-    "nvidia-modprobe",
-)
-FIRMWARE = (
-    Path("/lib/firmware/nvidia"),
-    Path("/usr/local/nvidia/lib/firmware/nvidia"),
-    Path("/usr/local/nvidia/firmware"),
-)
+PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-modprobe")
+FIRMWARE = (Path("/lib/firmware/nvidia"), Path("/usr/local/nvidia/firmware/nvidia"))
 # Every process with a GPU uses these; nvidia-uvm-tools and the capabilities are for profilers and MIG.
 REQUIRED_NODES = ("nvidiactl", "nvidia-uvm")
 OPTIONAL_NODES = ("nvidia-uvm-tools", "nvidia-modeset", "nvidia-caps/nvidia-cap1", "nvidia-caps/nvidia-cap2")
