@@ -23,8 +23,8 @@ demo: lab-up ## Deploy verified endpoints to simulated GPU hosts (LAB_HOSTS=1 LA
 	ansible-playbook site.yml -i inventory/local
 
 .PHONY: test
-test: $(venv) ## Run lint and sanity while the lab is built, then unit and molecule
-	@$(MAKE) --jobs=2 checks STEPS="lint sanity" lab-images
+test: $(venv) ## Run lint, sanity, host-unit and integration while the lab is built, then unit and molecule
+	@$(MAKE) --jobs=2 checks STEPS="lint sanity host-unit integration" lab-images
 	@$(call timed,unit)
 	@$(call timed,molecule)
 	@echo "==> all passed"
@@ -52,6 +52,10 @@ browser: ## Install Chromium for the tests of HTML pages
 .PHONY: unit
 unit: $(venv) browser ## Run unit tests, and check that generated documents are current
 	pytest
+
+.PHONY: host-unit
+host-unit: $(venv) ## Run unit tests of host code with ansible-test, on the oldest installed Python that hosts may have
+	tools/ansible_test.sh units --venv --python oldest tests/unit/plugins/modules/ tests/unit/plugins/module_utils/
 
 .PHONY: sanity
 sanity: $(venv) ## Run ansible-test sanity on each installed Python that hosts may have

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Run ansible-test on a copy of the checkout, because it needs the path .../ansible_collections/trtllm/fleet:
 #   tools/ansible_test.sh sanity --test validate-modules
-#   tools/ansible_test.sh units plugins/modules/endpoint_check.py
+#   tools/ansible_test.sh units --venv --python oldest tests/unit/plugins/modules/test_gpu_info.py
+# `--python oldest` is the oldest installed Python that hosts may have.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,9 +13,10 @@ rm -rf "$copy" "$bin"
 mkdir -p "$copy" "$bin" "$cache/home/.ansible/test/cache"
 
 # Copy what git would commit, without deleted files and without the link to the checkout itself. Lab, Molecule, tools and their tests are not part of
-# the collection; `make lint` and `make unit` check them.
+# the collection; `make lint` and `make unit` check them. Tests of modules read the lab's captures.
 excluded=(':!collections' ':!lab' ':!molecule' ':!tools' ':!tests/e2e' ':!tests/unit/lab' ':!tests/unit/tools' ':!conftest.py')
-git ls-files -z --cached --others --exclude-standard -- "${excluded[@]}" |
+list() { git ls-files -z --cached --others --exclude-standard -- "$@"; }
+{ list "${excluded[@]}" && list lab/origin/packages/captures; } |
   while IFS= read -r -d '' file; do
     if [[ -e $file || -L $file ]]; then printf '%s\0' "$file"; fi
   done |
@@ -34,7 +36,8 @@ for minor in 9 10 11 12 13; do
     if "$python" -c 'import ensurepip' 2> /dev/null; then ln -s "$python" "$bin/" && break; fi
   done
 done
+oldest=$(basename "$(printf '%s\n' "$bin"/* | sort --version-sort | head -n 1)")
 PATH=$bin:$(dirname "$(type -p ansible-test)"):/usr/bin:/bin
 
 cd "$copy"
-HOME=$cache/home exec ansible-test "$@" --requirements
+HOME=$cache/home exec ansible-test "${@/#oldest/${oldest#python}}" --requirements

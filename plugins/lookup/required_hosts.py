@@ -12,6 +12,7 @@ description:
   - Ansible skips a play that matches no host, and the run succeeds.
   - Use this lookup as C(hosts) of a play that has to run.
   - It also fails if C(--limit) leaves no host. C(--syntax-check) has no inventory and checks nothing.
+  - Before ansible-core 2.19 it fails if native Jinja is off, because templates then return text.
 options:
   _terms:
     description: Groups or hosts. One of them needs a host.
@@ -42,10 +43,12 @@ _raw:
 
 from typing import Any
 
-from ansible import context
-from ansible.errors import AnsibleError
+from ansible import constants, context
+from ansible.errors import AnsibleLookupError
 from ansible.inventory.manager import InventoryManager
+from ansible.module_utils.compat.version import LooseVersion
 from ansible.plugins.lookup import LookupBase
+from ansible.release import __version__
 
 
 class LookupModule(LookupBase):
@@ -58,6 +61,13 @@ class LookupModule(LookupBase):
         found = ":".join([term for term in terms if term in variables["groups"]] or terms)
         if context.CLIARGS.get("syntax"):
             return [found]
+        # From 2.19 on Jinja is always native, and reading the setting is deprecated.
+        if LooseVersion(__version__) < LooseVersion("2.19") and not constants.DEFAULT_JINJA2_NATIVE:
+            raise AnsibleLookupError(
+                f"ansible-core {__version__} runs without native Jinja; before 2.19 this collection needs it. "
+                "Set ANSIBLE_JINJA2_NATIVE=True in the environment, or jinja2_native = True in section [defaults] of "
+                "ansible.cfg."
+            )
         inventory = InventoryManager(self._loader, parse=False)
         for group, hosts in variables["groups"].items():
             inventory.add_group(group)
@@ -65,12 +75,14 @@ class LookupModule(LookupBase):
                 inventory.add_host(host, group=group)
         wanted = ", ".join(terms)
         if not inventory.list_hosts(found):
-            raise AnsibleError(
+            raise AnsibleLookupError(
                 f"The inventory has no host in {wanted}; this playbook needs one. "
                 "Add a host, or name the right inventory with -i, and look for a warning of an inventory plugin above."
             )
         limit = variables.get("ansible_limit")
         inventory.subset(limit)
         if self.get_option("limited") and not inventory.list_hosts(found):
-            raise AnsibleError(f"--limit {limit} leaves no host of {wanted}; this playbook needs one. Change --limit.")
+            raise AnsibleLookupError(
+                f"--limit {limit} leaves no host of {wanted}; this playbook needs one. Change --limit."
+            )
         return [found]

@@ -3,9 +3,11 @@
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, Fleet
 
 # Changes by each login with SSH and Ansible, and by the running system itself.
-NOT_OURS = r"^/(proc|sys|dev|run|tmp|var/tmp|var/log|var/lib/systemd|root/\.ansible|root/\.cache)(/| )"
+NOT_OURS = (
+    r"^/(proc|sys|dev|run|tmp|var/tmp|var/log|var/lib/systemd|home/debian/\.(ansible|sudo_as_admin_successful))(/| )"
+)
 LISTING = r"find / -xdev -printf '%p %y %m %U:%G %s %T@\n'"
-SNAPSHOT = f"{LISTING} | grep -vE '{NOT_OURS}' | grep -vE '^/(root)? ' | sort"
+SNAPSHOT = f"{LISTING} | grep -vE '{NOT_OURS}' | grep -vE '^/(home/debian)? ' | sort"
 
 
 def test_check_mode_changes_nothing(untouched: Fleet) -> None:

@@ -116,10 +116,10 @@ def test_decommissioned_host_has_no_leftovers(bare: Bare) -> None:
     with FLEET.load(RATE) as load:
         for moment in (
             "gateway : Register, drain or return the host at each gateway",
-            "trtllm_server : Remove the releases",
-            "model_weights : Remove them",
-            "docker_engine : Stop Docker for good",
-            "apt_packages : Remove the packages",
+            "trtllm_server : Remove the releases and their history",
+            "model_weights : Remove the models and the vocabulary",
+            "docker_engine : Stop Docker and remove its data",
+            "apt_packages : Remove the packages that came with this collection",
         ):
             break_off(moment)
         run = FLEET.play("decommission", *TAKEN)

@@ -166,7 +166,7 @@ def test_instance_drained_by_an_operator_is_updated_and_stays_drained(fleet: Fle
 def test_rollback_undoes_an_interrupted_rollout(fleet: Fleet) -> None:
     before = fleet.releases()
     process = fleet.start("rollout", **fleet.another(), rollout_bake_seconds=0)
-    until(process, "PLAY [Update the hosts in batches")
+    until(process, "PLAY [Update the hosts step by step")
     until(process, "trtllm_server : Mark the release as verified")
     until(process, "rollout : Drain the instances")
     process.kill()
@@ -209,7 +209,7 @@ def test_instances_of_a_host_are_updated_one_at_a_time(fleet: Fleet) -> None:
     [
         "rollout : Drain the instances",
         "rollout : Wait for the requests in flight",
-        "trtllm_server : Start its instances",
+        "trtllm_server : Start the instances",
         "trtllm_server : Verify each instance",
         "rollout : Return the instances to service",
         "rollout : Wait for the bake time",
@@ -236,7 +236,7 @@ def test_next_run_completes_after_a_killed_controller(fleet: Fleet, moment: str,
 def test_second_rollout_is_rejected(fleet: Fleet) -> None:
     wanted = fleet.another()
     first = fleet.start("rollout", **wanted)
-    until(first, "Set the rollout plan")
+    until(first, "rollout : Generate the rollout plan")
     second = fleet.play("rollout", **wanted)
     assert second.status != 0
     assert "holds the rollout lock since" in second.output

@@ -26,7 +26,7 @@ RATE = 6
 # Ansible's output at the moment.
 MOMENTS = {
     "before the drain": "rollout : Drain the instances",
-    "during the start": "trtllm_server : Start its instances",
+    "during the start": "trtllm_server : Start the instances",
     "during the verification": "trtllm_server : Verify each instance",
     "during the canary analysis": "rollout : Wait for the bake time",
 }

@@ -98,3 +98,18 @@ def test_links_between_pages_lead_to_files() -> None:
 def test_version_has_a_changelog() -> None:
     released = read(ROOT / "changelogs/changelog.yaml")["releases"]
     assert read(ROOT / "galaxy.yml")["version"] in released or list(ROOT.glob("changelogs/fragments/*.y*ml"))
+
+
+def test_tasks_that_end_to_end_tests_wait_for_exist() -> None:
+    """A test that waits for a task under an old name fails after hours, and one that expects no such task passes."""
+    missing = []
+    for path in sorted(ROOT.glob("tests/e2e/*.py")):
+        for role, name in re.findall(r'"([a-z_]+) : ([A-Z][^"\]]+)\]?"', path.read_text()):
+            tasks = (file.read_text() for file in (ROOT / "roles" / role / "tasks").glob("*.yml"))
+            if not any(re.search(rf"- name: {re.escape(name)}$", text, re.MULTILINE) for text in tasks):
+                missing.append(f"{path.name}: {role} : {name}")
+        for name in re.findall(r'"PLAY \[([^"\]]+)', path.read_text()):
+            plays = (file.read_text() for file in ROOT.glob("playbooks/**/*.yml"))
+            if not any(f"- name: {name}\n" in text for text in plays):
+                missing.append(f"{path.name}: play {name}")
+    assert missing == []

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights import snapshot
-from ansible_collections.trtllm.fleet.tests.unit.weights_program import weights_program
+from ansible_collections.trtllm.fleet.tests.unit.zipapps import weights_program
 from roles.model_weights.files.weights.exchange import ASK_ERRORS, INDEX, INDEX_LIMIT, ask
 from roles.model_weights.files.weights.plan import SharePlan
 from roles.model_weights.files.weights.status import FETCH_STATUS, SHARE_STATUS

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights import snapshot
-from ansible_collections.trtllm.fleet.tests.unit.weights_program import weights_program
+from ansible_collections.trtllm.fleet.tests.unit.zipapps import weights_program
 from lab.origin.hub import build_repositories, server
 
 NAME = "lab/model"

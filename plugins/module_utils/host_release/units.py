@@ -35,9 +35,9 @@ class UnitState:
         return self.active in ("inactive", "failed")
 
     @property
-    def waits_for_restart(self) -> bool:
-        """Whether systemd restarts the unit after a delay, for example after a restart of Docker."""
-        return self.sub.startswith("auto-restart")
+    def ending(self) -> bool:
+        """Whether the unit stops, or systemd restarts it after a delay, for example after a restart of Docker."""
+        return self.active == "deactivating" or self.sub.startswith("auto-restart")
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def unit_changes(states: Mapping[str, UnitState], wanted: Mapping[str, str], res
     remove = [unit for unit in states if unit not in wanted]
     link = [unit for unit, file in wanted.items() if states[unit].link != file]
     # "systemctl start" does not end the wait for a restart, so such a unit is stopped, too.
-    again = [unit for unit in wanted if restart or unit in link or states[unit].waits_for_restart]
+    again = [unit for unit in wanted if restart or unit in link or states[unit].ending]
     start = [unit for unit in wanted if unit in again or states[unit].stopped]
     # systemd's link for the boot names the target of the unit's own link, so it changes with that.
     enable = [unit for unit in wanted if unit in link or states[unit].enabled != "enabled"]

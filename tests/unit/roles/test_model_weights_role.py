@@ -1,4 +1,4 @@
-"""Role model_weights: which hosts query the hub."""
+"""Role model_weights: which hosts query the hub, and what hosts know of each other."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from ansible_collections.trtllm.fleet.tests.unit.weights_hub import PUBLIC, LabH
 
 
 def resolve(folder: Path, hosts: dict[str, Any], **variables: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Run the entry point resolve in check mode; return name and results by host of each task."""
-    role = {"name": "trtllm.fleet.model_weights", "tasks_from": "resolve"}
-    play = {"hosts": "all", "gather_facts": False, "tasks": [{"include_role": role}]}
+    """Run the entry point resolve in check mode and show the peers; return name and results by host of each task."""
+    role = {"name": "trtllm.fleet.model_weights", "tasks_from": "resolve", "public": True}
+    peers = {"debug": {"var": "__model_weights_peers"}, "when": "__model_weights_shares"}
+    play = {"hosts": "all", "gather_facts": False, "tasks": [{"include_role": role}, peers]}
     (folder / "play.yml").write_text(json.dumps([play]))
     (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
     program = [str(Path(sys.executable).parent / "ansible-playbook"), "--check", f"--inventory={folder}/hosts.json"]
@@ -33,23 +34,53 @@ def resolve(folder: Path, hosts: dict[str, Any], **variables: Any) -> list[tuple
     return [(task["task"]["name"], task["hosts"]) for play in results["plays"] for task in play["tasks"]]
 
 
+UNREACHABLE = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+LOCAL = {"ansible_connection": "local"}
+
+
+def hub_variables(hub: LabHub, folder: Path) -> dict[str, Any]:
+    return {
+        "ansible_python_interpreter": sys.executable,
+        "model_weights_hub_url": hub.url,
+        "model_weights_repository": PUBLIC,
+        "model_weights_dir": str(folder / "srv"),
+        "model_weights_share_interface": "lo",
+        # Units cannot access the folder of the tests.
+        "__model_weights_wrong": [],
+    }
+
+
+def facts(tasks: list[tuple[str, dict[str, Any]]], host: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _name, hosts in tasks:
+        found.update(hosts.get(host, {}).get("ansible_facts", {}))
+    return found
+
+
 def test_another_host_queries_the_hub_when_the_first_two_are_unreachable(tmp_path: Path) -> None:
     hub = LabHub(build(tmp_path / "hub"))
-    unreachable = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+    tasks = resolve(tmp_path, {"a": LOCAL, **dict.fromkeys("bcde", UNREACHABLE)}, **hub_variables(hub, tmp_path))
+    following = next(hosts for name, hosts in tasks if name.endswith(": Query the hub from another host"))
+    assert facts(tasks, "a")["model_weights_result"]["commit"] == hub.manifest(PUBLIC).commit
+    assert [result for hosts in following.values() for result in hosts.get("results", []) if "commit" in result]
+
+
+def test_the_first_host_may_become_unreachable(tmp_path: Path) -> None:
+    hub = LabHub(build(tmp_path / "hub"))
+    tasks = resolve(tmp_path, {"a": UNREACHABLE, **dict.fromkeys("bc", LOCAL)}, **hub_variables(hub, tmp_path))
+    assert {host for _name, hosts in tasks for host, result in hosts.items() if result.get("unreachable")} == {"a"}
+    assert not [result for _name, hosts in tasks for result in hosts.values() if result.get("failed")]
+    for host in "bc":
+        assert facts(tasks, host)["model_weights_result"]["commit"] == hub.manifest(PUBLIC).commit
+
+
+def test_hosts_share_if_the_first_one_does_not(tmp_path: Path) -> None:
+    hub = LabHub(build(tmp_path / "hub"))
+    share = {**LOCAL, "model_weights_share": True}
     tasks = resolve(
         tmp_path,
-        {"a": {"ansible_connection": "local"}, **dict.fromkeys("bcde", unreachable)},
-        ansible_python_interpreter=sys.executable,
-        model_weights_hub_url=hub.url,
-        model_weights_repository=PUBLIC,
-        model_weights_dir=str(tmp_path / "srv"),
-        model_weights_share=False,
-        # Units cannot access the folder of the tests.
-        __model_weights_wrong=[],
+        {"a": {**LOCAL, "model_weights_share": False}, **dict.fromkeys("bc", share)},
+        **hub_variables(hub, tmp_path),
     )
-    following = next(hosts for name, hosts in tasks if name.endswith(": Query the hub from another host"))
-    facts: dict[str, Any] = {}
-    for _name, hosts in tasks:
-        facts.update(hosts.get("a", {}).get("ansible_facts", {}))
-    assert facts["model_weights_result"]["commit"] == hub.manifest(PUBLIC).commit
-    assert [result for hosts in following.values() for result in hosts.get("results", []) if "commit" in result]
+    peers = tasks[-1][1]
+    assert [peers[host].get("__model_weights_peers") for host in "bc"] == [["127.0.0.1"]] * 2

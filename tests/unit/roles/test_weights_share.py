@@ -30,7 +30,7 @@ from ansible_collections.trtllm.fleet.tests.unit.weights_fleet import (
     remote_file,
     start,
 )
-from ansible_collections.trtllm.fleet.tests.unit.weights_program import weights_program
+from ansible_collections.trtllm.fleet.tests.unit.zipapps import weights_program
 from roles.model_weights.files.weights import exchange, torrents
 from roles.model_weights.files.weights.local_files import ARRIVING
 

@@ -20,7 +20,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.trtllm.fleet.plugins.action import rollout_lock as action
 from ansible_collections.trtllm.fleet.plugins.module_utils.rollout_lock import Held, Lock, LockFile
 from ansible_collections.trtllm.fleet.plugins.modules import rollout_lock
-from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+from ansible_collections.trtllm.fleet.tests.unit.paths import PYTHONPATH, ROOT
 
 NOON = 1_780_000_000.0  # 2026-05-28 20:26:40 UTC
 
@@ -162,7 +162,7 @@ def test_one_of_many_processes_gets_the_lock(path: Path) -> None:
         "try:\n    LockFile(Path(sys.argv[1])).hold(sys.argv[2], 'process ' + sys.argv[2], 600)\n"
         "except Held as error:\n    sys.exit(str(error))\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "collections")}
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     racers = [
         subprocess.Popen(
             [sys.executable, "-c", program, str(path), str(number)],

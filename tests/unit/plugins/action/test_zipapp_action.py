@@ -8,15 +8,15 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
-from ansible_collections.trtllm.fleet.tests.unit.weights_program import SOURCE, weights_program
+from ansible_collections.trtllm.fleet.tests.unit.paths import COLLECTIONS
+from ansible_collections.trtllm.fleet.tests.unit.zipapps import SOURCE, weights_program
 
 
 def task(tmp_path: Path, src: Path, dest: Path, *options: str) -> dict[str, Any]:
     """Run the action on this machine and return its result."""
     environment = {
         **os.environ,
-        "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"),
+        "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
         "ANSIBLE_HOME": str(tmp_path / "ansible"),
         "ANSIBLE_LOCAL_TEMP": str(tmp_path / "local"),
         "ANSIBLE_REMOTE_TEMP": str(tmp_path / "remote"),

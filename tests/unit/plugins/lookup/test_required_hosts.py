@@ -11,7 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from ansible.errors import AnsibleLookupError
+from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.loader import lookup_loader
 
+from ansible_collections.trtllm.fleet.plugins.lookup import required_hosts
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 # What each playbook needs. update_hosts.yml is the end of two others.
@@ -103,3 +107,28 @@ def test_a_syntax_check_needs_no_inventory() -> None:
     ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
+
+
+def required(monkeypatch: pytest.MonkeyPatch, version: str, native: bool) -> list[str]:
+    """Run the lookup as a release of ansible-core does, with native Jinja on or off."""
+    monkeypatch.setattr(required_hosts, "__version__", version)
+    monkeypatch.setattr(required_hosts.constants, "DEFAULT_JINJA2_NATIVE", native)
+    lookup = lookup_loader.get("trtllm.fleet.required_hosts", loader=DataLoader())
+    return lookup.run(["gpu_hosts"], {"groups": {"gpu_hosts": ["gpu1"]}})
+
+
+@pytest.mark.parametrize("version", ["2.17.0", "2.18.19"])
+def test_an_old_core_without_native_jinja_fails(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    with pytest.raises(AnsibleLookupError) as failed:
+        required(monkeypatch, version, native=False)
+    assert str(failed.value) == (
+        f"ansible-core {version} runs without native Jinja; before 2.19 this collection needs it. Set "
+        "ANSIBLE_JINJA2_NATIVE=True in the environment, or jinja2_native = True in section [defaults] of ansible.cfg."
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "native"), [("2.17.0", True), ("2.18.19", True), ("2.19.0b1", False), ("2.21.5", False)]
+)
+def test_native_jinja_is_accepted(monkeypatch: pytest.MonkeyPatch, version: str, native: bool) -> None:
+    assert required(monkeypatch, version, native) == ["gpu_hosts"]

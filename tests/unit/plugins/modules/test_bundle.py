@@ -1,91 +1,39 @@
-"""A bundle: its index and checksums over real files, why a host cannot do with it, and how hosts come by it."""
+"""Test a bundle: its index and checksums, how a host takes the newest, and why a host rejects one."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ansible.module_utils.testing import patch_module_args
 
-from ansible_collections.trtllm.fleet.plugins.filter.newest_bundle import newest_bundle
-from ansible_collections.trtllm.fleet.plugins.module_utils.bundle import bundle_problems, write_index
-from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import (
-    Manifest,
-    RemoteFile,
-    verify,
-    write_manifest,
-)
+from ansible_collections.trtllm.fleet.plugins.module_utils.bundle import bundle_problems, newest_bundle, write_index
+from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import Manifest, verify
 from ansible_collections.trtllm.fleet.plugins.modules import bundle_check, bundle_index
-from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
-
-COMMIT = "57476bbab104d89489bd206f997f9da1c2927ce2"
-MODEL = "openai/gpt-oss-120b"
-IMAGE = "example.com/release:1.2.1"
-PLATFORM = {"distribution": "Debian", "release": "trixie", "architecture": "x86_64"}
-CONTENTS: dict[str, Any] = {
-    "platform": PLATFORM,
-    "weights": {"hub": "https://hub.example.com", "revision": "main"},
-    "image": {"name": IMAGE, "digest": "sha256:0"},
-    "packages": [
-        {"name": "docker.io", "version": "26.1.5+dfsg1-9", "architecture": "amd64"},
-        {"name": "nvidia-driver-cuda", "version": "580.159.04-1", "architecture": "amd64"},
-    ],
-}
-
-
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+from ansible_collections.trtllm.fleet.tests.unit.bundle_sample import (
+    COMMIT,
+    CONTENTS,
+    IMAGE,
+    MODEL,
+    PLATFORM,
+    Later,
+    bundle_of,
+    encoded,
+    write_parts,
+)
 
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
-    """A directory with everything that a bundle has, and more; returned is the snapshot in it."""
-    snapshot = tmp_path / "models" / MODEL / COMMIT
-    snapshot.mkdir(parents=True)
-    small = b'{"model_type": "gpt_oss"}\n'
-    git_oid = hashlib.sha1(b"blob %d\0" % len(small) + small).hexdigest()
-    files = [
-        RemoteFile(".gitattributes", 0, git_oid="e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"),
-        RemoteFile("config.json", len(small), git_oid=git_oid),
-        RemoteFile("model.safetensors", 5, sha256=sha256(b"large")),
-    ]
-    for name, content in ((".gitattributes", b""), ("config.json", small), ("model.safetensors", b"large")):
-        (snapshot / name).write_bytes(content)
-    manifest = Manifest(MODEL, COMMIT, files)
-    write_manifest(snapshot, manifest)
-    assert verify(snapshot, manifest).verified
-    for name in (
-        "encodings/o200k_base.tiktoken",
-        "image.tar",
-        "packages/Packages",
-        "packages/a_1_all.deb",
-        "packages.txt",
-    ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(name)
-    (tmp_path / "notes of the courier").touch()
-    return snapshot
+    return write_parts(tmp_path)
 
 
 def index(directory: Path) -> dict[str, Any]:
     return json.loads((directory / "bundle.json").read_text())
-
-
-def encoded(directory: Path) -> str:
-    """As slurp returns it."""
-    return base64.b64encode((directory / "bundle.json").read_bytes()).decode()
-
-
-def bundle_of(directory: Path) -> dict[str, Any]:
-    return newest_bundle([encoded(directory)])
 
 
 def test_index_and_checksums(tmp_path: Path, weights: Path) -> None:
@@ -123,17 +71,6 @@ def test_nothing_new_keeps_the_date_and_reads_nothing(
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
-class Later:
-    """The clock of a later run."""
-
-    @staticmethod
-    def now(_zone: object) -> Later:
-        return Later()
-
-    def strftime(self, _form: str) -> str:
-        return "2099-01-01T00:00:00Z"
-
-
 def refuse(*arguments: Any, **_options: Any) -> None:
     raise AssertionError(f"opened {arguments[0]}")
 
@@ -147,7 +84,8 @@ def test_a_new_image_changes_the_index_alone(tmp_path: Path, weights: Path) -> N
     assert write_index(tmp_path, weights, CONTENTS, dry=False).changed
     second = bundle_of(tmp_path)
     assert first["manifest"]["commit"] != second["manifest"]["commit"]
-    changed = [new["path"] for old, new in zip(first["files"], second["files"], strict=True) if old != new]
+    assert len(first["files"]) == len(second["files"])
+    changed = [new["path"] for old, new in zip(first["files"], second["files"]) if old != new]
     assert changed == ["image.tar"]
 
 
@@ -185,12 +123,6 @@ def test_the_newest_of_several(tmp_path: Path, weights: Path, monkeypatch: pytes
     newest = newest_bundle([encoded(tmp_path), old, old])
     assert (newest["made"], newest["content"]) == ("2099-01-01T00:00:00Z", encoded(tmp_path))
     assert newest_bundle([]) == {}
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"made": "2026", "format": 2}'])
-def test_what_is_no_index_is_refused(text: str) -> None:
-    with pytest.raises(Exception, match=r"bundle\.json that is not an index"):
-        newest_bundle([base64.b64encode(text.encode()).decode()])
 
 
 # Differences of a host, and the problems that are reported, with the variable to change.
@@ -245,7 +177,7 @@ def test_what_does_not_fit_is_told(tmp_path: Path, weights: Path, case: str) -> 
         (tmp_path / "image.tar").unlink()
     found = bundle_problems(bundle, {**wanted, **change}, tmp_path)
     assert len(found) == len(expected), found
-    for problem, part in zip(found, expected, strict=True):
+    for problem, part in zip(found, expected):
         assert part in problem
 
 
@@ -280,91 +212,3 @@ def test_the_check_of_a_host(tmp_path: Path, weights: Path, capsys: pytest.Captu
 def test_no_bundle_at_all() -> None:
     (problem,) = bundle_problems({}, {"bundle_dir": "/srv/bundle"}, None)
     assert problem.startswith("bundle_dir is /srv/bundle, and no host")
-
-
-def played(folder: Path, hosts: dict[str, Any], tasks: list[dict[str, Any]], **variables: Any) -> list[dict[str, Any]]:
-    """Run tasks in check mode on hosts that are all this machine, unprivileged, and return the results by host.
-
-    The variables are as on the command line, so that a role's own can be set too.
-    """
-    play = {"hosts": "all", "gather_facts": False, "tasks": tasks}
-    (folder / "play.yml").write_text(json.dumps([play]))
-    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
-    own = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-    ran = subprocess.run(
-        [
-            Path(sys.executable).parent / "ansible-playbook",
-            f"--inventory={folder}/hosts.json",
-            f"--extra-vars={json.dumps({**own, **variables})}",
-            "--check",
-            folder / "play.yml",
-        ],
-        cwd=ROOT,
-        env={**os.environ, "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    # What other callbacks write comes after it.
-    results, _end = json.JSONDecoder().raw_decode(ran.stdout)
-    return [task["hosts"] for play in results["plays"] for task in play["tasks"]]
-
-
-def test_each_host_takes_the_newest_bundle_of_its_own_directory(
-    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("old", "new"):
-        (tmp_path / name).mkdir()
-        write_index(tmp_path, weights, {**CONTENTS, "platform": {**PLATFORM, "release": name}}, dry=False)
-        (tmp_path / "bundle.json").rename(tmp_path / name / "bundle.json")
-        monkeypatch.setattr("ansible_collections.trtllm.fleet.plugins.module_utils.bundle.datetime", Later)
-    hosts = {name: {"bundle_dir": f"{tmp_path}/{{{{ kind }}}}", "kind": name} for name in ("old", "new", "none")}
-    # Without facts of the hosts it gets no further than that.
-    tasks = [{"include_role": {"name": "trtllm.fleet.bundle", "tasks_from": "resolve"}}]
-    results = played(tmp_path, hosts, tasks, __bundle_link=str(tmp_path / "link"))
-    facts: dict[str, dict[str, Any]] = {host: {} for host in hosts}
-    for task in results:
-        for host, result in task.items():
-            facts[host].update(result.get("ansible_facts", {}))
-    assert facts["none"]["bundle_result"] == {}
-    for name in ("old", "new"):
-        assert facts[name]["bundle_result"]["platform"]["release"] == name
-        assert facts[name]["__bundle_places"] == [f"{tmp_path}/{name}"]
-
-
-def test_the_bundle_is_spread_to_a_bare_host_and_what_is_served_stays(tmp_path: Path, weights: Path) -> None:
-    write_index(tmp_path, weights, CONTENTS, dry=False)
-    bundle = bundle_of(tmp_path)
-    # As the transfer leaves it, which check mode skips.
-    here = tmp_path / "srv/models" / bundle["manifest"]["repository"] / bundle["manifest"]["commit"]
-    for file in bundle["manifest"]["files"]:
-        (here / file["path"]).parent.mkdir(parents=True, exist_ok=True)
-        (here / file["path"]).write_bytes((tmp_path / file["path"]).read_bytes())
-    link = tmp_path / "var/lib/trtllm-fleet/bundle"
-    served = {"path": "/srv/models/served", "commit": COMMIT, "vocabulary_dir": "/srv/encodings"}
-    results = played(
-        tmp_path,
-        {"host": {}},
-        [
-            {"set_fact": {"model_weights_result": served, "bundle_result": bundle, "__bundle_places": [str(tmp_path)]}},
-            {"include_role": {"name": "trtllm.fleet.bundle", "tasks_from": "distribute"}},
-            {"debug": {"var": "model_weights_result"}},
-        ],
-        bundle_dir=str(tmp_path),
-        model_weights_dir=str(tmp_path / "srv"),
-        # The tests' folder is one that units do not see.
-        __model_weights_wrong=[],
-        __bundle_link=str(link),
-    )
-    assert results[-1]["host"].get("model_weights_result") == served, results[-1]
-    changed = [task["host"] for task in results if task["host"].get("changed")]
-    assert str(link.parent) in [result.get("path") for result in changed]
-    assert [result["dest"] for result in changed if result.get("src") == str(here)] == [str(link)]
-
-
-def test_what_can_be_refused_is_refused_before_anything_is_fetched() -> None:
-    (play,) = yaml.safe_load((ROOT / "roles/bundle/tasks/main.yml").read_text())
-    tasks = [json.dumps(task) for task in play["block"]]
-    parts = ('"machine.yml"', '"resolve"', '"skopeo"', '"assert_free_space.yml"', '"packages.yml"')
-    order = [part for task in tasks for part in parts if part in task]
-    assert order == list(parts)

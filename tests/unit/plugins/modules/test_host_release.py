@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -166,6 +166,11 @@ def test_changed_units_stop_before_the_first_start() -> None:
             UnitState("activating", "enabled", "/new/a", "auto-restart"),
             UnitChanges(stop=("a",), start=("a",)),
             id="waits for a restart",
+        ),
+        pytest.param(
+            UnitState("deactivating", "enabled", "/new/a", "stop-sigterm"),
+            UnitChanges(stop=("a",), start=("a",)),
+            id="stops",
         ),
         pytest.param(
             UnitState("activating", "enabled", "/old/a", "auto-restart"),
@@ -889,7 +894,7 @@ def test_history_of_verified_releases(host: Host) -> None:
         "rollout": "",
         "kept": True,
     }
-    age = datetime.now(UTC) - datetime.fromisoformat(history[0]["verified_at"])
+    age = datetime.now(timezone.utc) - datetime.fromisoformat(history[0]["verified_at"])
     assert timedelta(0) <= age < timedelta(minutes=10)
     # A second verification of the same release adds no entry.
     host.releases().mark_verified(one, 5)

@@ -28,7 +28,6 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.hub import (
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import Manifest, RemoteFile, write_manifest
 from ansible_collections.trtllm.fleet.plugins.modules import hub_manifest
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
-from lab.origin.hub import build_repositories, server
 
 REPOSITORY = "openai/gpt-oss-120b"
 COMMIT = "b5c939de8f754692c1647ca79fbf85e8c1e70f8a"
@@ -472,30 +471,6 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-@pytest.fixture(scope="module")
-def lab_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[server.HubServer]:
-    directory = tmp_path_factory.mktemp("hub")
-    shape = build_repositories.Shape(layers=1, experts=16, shards=2, width=1)
-    build_repositories.build_repository(directory / "openai/tiny", shape, "tiny", gated=False)
-    build_repositories.build_repository(directory / "lab/gated", shape, "tiny", gated=True)
-    lab = server.HubServer(directory, tokens=[CANARY, "hf_stranger"])
-    threading.Thread(target=lab.serve_forever, args=(0.01,), daemon=True).start()
-    yield lab
-    lab.shutdown()
-    lab.server_close()
-
-
-def test_module_lists_a_revision_without_what_is_excluded(lab_hub: server.HubServer, run: Run) -> None:
-    older = next(iter(lab_hub.hub.repositories["openai/tiny"].commits))
-    url = f"http://127.0.0.1:{lab_hub.server_port}"
-    result = run(hub_url=url, repository="openai/tiny", revision=older, _ansible_check_mode=True)
-    assert (result["changed"], result["commit"], result["revision"]) == (False, older, older)
-    assert (result["repository"], result["gated"]) == ("openai/tiny", False)
-    assert 0 < result["total_bytes"] == sum(file["size"] for file in result["files"])
-    assert {"config.json", "model-00000-of-00001.safetensors"} < {file["path"] for file in result["files"]}
-    assert not [file for file in result["files"] if file["path"].startswith(("original/", "metal/"))]
-
-
 def test_module_leaves_out_code_unless_it_is_asked_for(script: Script, run: Run) -> None:
     script.on(INFO, {"sha": COMMIT, "gated": False})
     paths = ["config.json", "modeling_gpt_oss.py", "custom/generate.py"]
@@ -508,47 +483,22 @@ def test_module_leaves_out_code_unless_it_is_asked_for(script: Script, run: Run)
     assert len(run(**options, exclude=[])["files"]) == 3
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        pytest.param({"repository": "openai/none"}, "serving_recipe_model", id="no repository"),
-        pytest.param({"repository": "openai/tiny", "revision": "v9"}, "model_weights_revision", id="no revision"),
-        pytest.param({"repository": "openai/tiny", "token": "hf_wrong"}, "rejects the hub token", id="wrong token"),
-        pytest.param({"repository": "lab/gated"}, "is gated", id="gated, anonymous"),
-        pytest.param({"repository": "lab/gated", "token": "hf_stranger"}, "has no access", id="gated, no access"),
-    ],
-)
-def test_module_fails_with_one_message(
-    lab_hub: server.HubServer, run: Run, options: dict[str, str], expected: str
-) -> None:
-    result = run(hub_url=f"http://127.0.0.1:{lab_hub.server_port}", **options)
-    assert result["failed"]
-    assert expected in result["msg"]
-    assert "hf_" not in result["msg"]
-
-
-def test_module_reads_a_gated_repository_with_the_right_token(lab_hub: server.HubServer, run: Run) -> None:
-    result = run(hub_url=f"http://127.0.0.1:{lab_hub.server_port}", repository="lab/gated", token=CANARY)
-    assert result["gated"] is True
-    assert CANARY not in json.dumps({key: value for key, value in result.items() if key != "invocation"})
-
-
 def test_module_knows_a_commit_that_the_hub_does_not_tell(
-    lab_hub: server.HubServer, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Script, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings: list[str] = []
     monkeypatch.setattr(hub_manifest.AnsibleModule, "warn", lambda _module, text: warnings.append(text))
-    url = f"http://127.0.0.1:{lab_hub.server_port}"
-    told = run(hub_url=url, repository="openai/tiny")
+    script.has_model()
+    told = run(hub_url=script.url, repository=REPOSITORY)
     commit, directory = told["commit"], tmp_path / told["commit"]
     kept = {name: told[name] for name in ("repository", "commit", "files", "total_bytes")}
     write_manifest(directory, Manifest.parse(kept))
     unreachable = {"hub_url": "http://127.0.0.1:1", "retries": 0, "known": str(directory)}
 
-    known = run(**unreachable, repository="openai/tiny", revision=commit)
+    known = run(**unreachable, repository=REPOSITORY, revision=commit)
     assert {name: known[name] for name in kept} == kept
     assert "127.0.0.1:1" in " ".join(warnings)
-    for other in ({"repository": "openai/tiny", "revision": "main"}, {"repository": "lab/gated", "revision": commit}):
+    for other in ({"repository": REPOSITORY, "revision": "main"}, {"repository": "lab/gated", "revision": commit}):
         assert "127.0.0.1:1" in run(**unreachable, **other)["msg"]
     unreachable["known"] = str(tmp_path / "none")
-    assert run(**unreachable, repository="openai/tiny", revision=commit)["failed"]
+    assert run(**unreachable, repository=REPOSITORY, revision=commit)["failed"]

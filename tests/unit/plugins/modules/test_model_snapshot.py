@@ -43,9 +43,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
     write_manifest,
 )
 from ansible_collections.trtllm.fleet.plugins.modules import model_snapshot
-from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+from ansible_collections.trtllm.fleet.tests.unit.paths import PYTHONPATH
 
-COLLECTIONS = ROOT / "collections"
 PACKAGE = "ansible_collections.trtllm.fleet.plugins.module_utils.weights"
 REPOSITORY = "openai/tiny"
 OLD, NEW, THIRD = "a" * 40, "b" * 40, "c" * 40
@@ -150,7 +149,7 @@ def python() -> Iterator[Python]:
         started.append(
             subprocess.Popen(
                 [sys.executable, "-c", f"import sys\nfrom pathlib import Path\n{program}", *map(str, arguments)],
-                env={**os.environ, "PYTHONPATH": str(COLLECTIONS)},
+                env={**os.environ, "PYTHONPATH": PYTHONPATH},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -942,7 +941,7 @@ def test_what_has_come_already_counts_once(host: Host, monkeypatch: pytest.Monke
     unfinished = fill(host.path() / ".cache/huggingface/download", {"x.incomplete": MEBIBYTE}) / "x.incomplete"
     kept = host.path() / STATE / "partial/x"
     kept.parent.mkdir()
-    kept.hardlink_to(unfinished)
+    os.link(unfinished, kept)
     os.sync()
     room(monkeypatch, 3 * 2**20 + SLACK)
     assert host.run("staged", margin=1)["missing"] == ["model.safetensors"]
@@ -953,7 +952,7 @@ def test_what_has_come_already_counts_once(host: Host, monkeypatch: pytest.Monke
 def test_what_goes_makes_room_unless_it_has_another_name(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.stage({"model.safetensors": MEBIBYTE * 4})
     fill(host.path(), {"original/model.bin": MEBIBYTE, "shared": MEBIBYTE})
-    (host.top / "name").hardlink_to(host.path() / "shared")
+    os.link(host.path() / "shared", host.top / "name")
     os.sync()
     room(monkeypatch, 3 * 2**20 - SLACK)
     assert "are needed, but" in host.run("staged", margin=1)["msg"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.modules import python_program
-from tools import lock as locks
 
 LOCK = "program==1.0 --hash=sha256:00\n"
 INDEX = "https://fleet:index-canary@pypi.example.test/simple"
@@ -126,18 +124,6 @@ def test_a_failure_leaves_no_complete_environment(host: Host, capsys: pytest.Cap
 def test_check_mode_installs_nothing(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     result, _output = run(host, capsys, _ansible_check_mode=True)
     assert (result["changed"], host.commands) == (True, [])
-
-
-@pytest.mark.parametrize("program", locks.PROGRAMS, ids=lambda program: program.name)
-def test_every_program_has_a_lock_with_a_hash_for_each_requirement(program: locks.Program) -> None:
-    text = program.lock.read_text()
-    requirements = re.findall(r"^[a-z0-9].*?(?<!\\)$", text, re.MULTILINE | re.DOTALL)
-    assert f"{program.name.replace('_', '-')}{program.extras}=={program.version}" in text.replace(" ", "")
-    assert len(requirements) > 10
-    assert [
-        requirement for requirement in requirements if not re.search(r"--hash=sha256:[0-9a-f]{64}", requirement)
-    ] == []
-    assert "://" not in text, "a lock names no index"
 
 
 def test_the_checksum_that_is_compared_is_that_of_the_lock(host: Host, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.zipapp import ZipappError, build_zipapp
-from ansible_collections.trtllm.fleet.tests.unit.weights_program import SOURCE, weights_program
+from ansible_collections.trtllm.fleet.tests.unit.zipapps import SOURCE, weights_program
 
 SHARED = "ansible_collections/trtllm/fleet/plugins/module_utils"
 

@@ -1,4 +1,4 @@
-"""The weights programs as the role puts them on a host: one zipapp."""
+"""Programs as roles put them on a host: zipapps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ _folder = TemporaryDirectory()
 
 
 @functools.cache
-def weights_program() -> Path:
-    """Build the zipapp once in a test run."""
-    path = Path(_folder.name) / "weights.pyz"
-    path.write_bytes(build_zipapp(SOURCE))
+def zipapp(source: Path) -> Path:
+    """Build the zipapp of a program once in a test run."""
+    path = Path(_folder.name) / f"{source.stem}.pyz"
+    path.write_bytes(build_zipapp(source))
     return path
+
+
+def weights_program() -> Path:
+    return zipapp(SOURCE)

@@ -1,0 +1,221 @@
+"""Test the plan of an evaluation, its gates and its result file."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import pytest
+import yaml
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import EvaluationError
+from ansible_collections.trtllm.fleet.plugins.plugin_utils import evaluation as control
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.evaluation import Kept
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.evaluation import plan as evaluation_plan
+from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+
+VARS = yaml.safe_load((ROOT / "roles/evaluation/vars/main.yml").read_text())
+TABLE = VARS["__evaluation_table"]
+REFERENCES = VARS["__evaluation_references"]
+
+
+def recipe(gpus: int, dep: bool = False, **more: Any) -> dict[str, Any]:
+    instance = {"name": "serve-0", "gpus": list(range(gpus)), "port": 8000, "unit": "trtllm-serve-0.service"}
+    return {
+        "engine_options": {"enable_attention_dp": dep},
+        "instances": [instance],
+        "model": "openai/gpt-oss-120b",
+        **more,
+    }
+
+
+# --- plan -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpus", "dep", "low_and_medium", "high"),
+    [
+        (8, True, (128, 32768), (2, 133120)),
+        (4, True, (128, 32768), (2, 133120)),
+        (8, False, (1024, 32768), (720, 133120)),
+        (4, False, (1024, 32768), (720, 133120)),
+    ],
+)
+def test_the_document_s_table(gpus: int, dep: bool, low_and_medium: tuple[int, int], high: tuple[int, int]) -> None:
+    found = control.steps(["low", "high", "medium"], recipe(gpus, dep), TABLE, {})
+    assert [step["efforts"] for step in found] == [["low", "medium"], ["high"]]
+    for step, (batch, tokens) in zip(found, (low_and_medium, high), strict=True):
+        assert step["settings"] == {"max_batch_size": batch, "max_num_tokens": tokens}
+
+
+def test_a_layout_outside_the_documents_needs_own_settings() -> None:
+    (problem,) = evaluation_plan(["basic"], ["low"], recipe=recipe(2, True), table=TABLE)["problems"]
+    assert "serves with DEP2" in problem
+    assert "only for DEP8, DEP4, TP8, TP4" in problem
+    assert "evaluation_settings.low" in problem
+    own = {"low": {"max_batch_size": 16}}
+    planned = evaluation_plan(["basic"], ["low"], recipe=recipe(2, True), table=TABLE, own=own)
+    assert planned == {"steps": [{"efforts": ["low"], "settings": {"max_batch_size": 16}}], "problems": []}
+
+
+def test_own_settings_override_the_documents_and_split_efforts() -> None:
+    own = {"medium": {"max_batch_size": 7}}
+    found = control.steps(["low", "medium"], recipe(8), TABLE, own)
+    assert [(step["efforts"], step["settings"]["max_batch_size"]) for step in found] == [
+        (["low"], 1024),
+        (["medium"], 7),
+    ]
+
+
+def test_without_settings_it_is_one_step() -> None:
+    planned = evaluation_plan(["basic"], ["high", "low"], table=TABLE)
+    assert planned == {"steps": [{"efforts": ["high", "low"], "settings": {}}], "problems": []}
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (
+            {"names": ["gqpa"]},
+            "evaluation_names has 'gqpa'; allowed are basic, gpqa, aime25, gsm8k. Did you mean 'gpqa'?",
+        ),
+        ({"names": []}, "evaluation_names is empty; allowed are basic, gpqa, aime25, gsm8k."),
+        ({"efforts": ["hi"]}, "evaluation_efforts has 'hi';"),
+        ({"min_score": {"gsm8k": 90.3}}, "evaluation_min_score.gsm8k is 90.3; it must be a number from 0 to 1."),
+        ({"min_score": {"gsm8k": True}}, "evaluation_min_score.gsm8k is True"),
+        ({"min_score": {"mmlu": 0.5}}, "evaluation_min_score has 'mmlu';"),
+    ],
+)
+def test_invalid_evaluations_are_rejected(asked: dict[str, Any], words: str) -> None:
+    given = {"names": ["basic"], "efforts": ["low"], **asked}
+    (problem,) = evaluation_plan(given["names"], given["efforts"], min_score=given.get("min_score"))["problems"]
+    assert problem.startswith(words)
+
+
+def test_missing_local_copies_are_listed() -> None:
+    (problem,) = evaluation_plan(["gpqa", "aime25", "basic"], ["low"], datasets=["aime2025-I.jsonl"])["problems"]
+    assert "evaluation_datasets_dir lacks gpqa_diamond.csv, aime2025-II.jsonl." in problem
+    assert evaluation_plan(["basic"], ["low"], datasets=[])["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({}, []),
+        ({"engine_options": {"enable_attention_dp": True}}, ["engine_options"]),
+        ({"image": "example.com/release:2"}, ["image"]),
+        ({"instances": [{"gpus": [0, 1]}]}, ["instances"]),
+        # Names and notes of a recipe are ignored.
+        ({"notes": ["new"], "name": "another"}, []),
+    ],
+)
+def test_an_inventory_that_differs_from_the_running_release(change: dict[str, Any], named: list[str]) -> None:
+    served = recipe(8, image="example.com/release:1")
+    assert control.drift(served, {**served, **change}) == named
+    problems = evaluation_plan(["basic"], ["low"], recipe=served, resolved={**served, **change}, table=TABLE)[
+        "problems"
+    ]
+    assert len(problems) == len(named)
+    assert all(name in problems[0] for name in named)
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("trouble", "line"),
+    [
+        ("", "aime25, low: 29 of 240 after 12 s"),
+        ("Connection error.", "aime25, low: 29 of 240 after 12 s; trying again after Connection error."),
+    ],
+)
+def test_progress_line(trouble: str, line: str) -> None:
+    told = {"name": "aime25", "effort": "low", "done": 29, "total": 240, "trouble": trouble}
+    assert control.line(told, 12.3) == line
+
+
+def test_progress_line_before_the_first_request() -> None:
+    assert control.line({}, 12.3) == "starting, 12 s"
+
+
+# --- gates ------------------------------------------------------------------------------------------------------------
+
+
+def result(name: str, score: float, answers: int) -> dict[str, Any]:
+    return {"name": name, "effort": "low", "score": score, "answers": answers}
+
+
+def test_the_tolerance_of_the_reference() -> None:
+    """As TensorRT-LLM's own hypothesis test has it, with alpha 0.05 and sigma 50: all 1319 questions, and a few."""
+    for answers in (1319, 50):
+        scale = (2 * 50.0**2 / answers) ** 0.5
+        expected = 90.3 + NormalDist().inv_cdf(0.05) * scale
+        assert control.reference_threshold(0.903, answers) == pytest.approx(expected / 100)
+
+
+@pytest.mark.parametrize(
+    ("model", "score", "own", "failed"),
+    [
+        ("gpt-oss-120b", 0.872, {}, False),
+        ("gpt-oss-120b", 0.870, {}, True),
+        ("gpt-oss-20b", 0.870, {}, False),
+        ("gpt-oss-20b", 0.817, {}, True),
+        ("gpt-oss-120b", 0.902, {"gsm8k": 0.903}, True),
+        ("gpt-oss-120b", 0.903, {"gsm8k": 0.903}, False),
+        ("gpt-oss-120b", 0.0, {"gsm8k": 0}, False),
+    ],
+)
+def test_gates(model: str, score: float, own: dict[str, float], failed: bool) -> None:
+    found = control.gates([result("gsm8k", score, 1319)], own, REFERENCES[model])
+    assert [gate["reached"] for gate in found] == [not failed]
+    assert bool(control.failed_gates(found)) is failed
+
+
+def test_gates_of_lowest_scores() -> None:
+    results = [result("gpqa", 0.1, 10), result("aime25", 0.4, 10), result("aime25", 0.6, 10)]
+    found = control.gates(results, {"aime25": 0.5}, REFERENCES["gpt-oss-120b"])
+    assert [(gate["name"], gate["reached"]) for gate in found] == [("aime25", False), ("aime25", True)]
+    assert control.failed_gates(found) == ["aime25, low: 0.4000 is below 0.5000 (evaluation_min_score)"]
+
+
+# --- result file ------------------------------------------------------------------------------------------------------
+
+
+def clock() -> datetime:
+    return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def test_a_run_is_written_from_its_start_and_continued(tmp_path: Path) -> None:
+    folder = tmp_path / "a-run"
+    Kept(folder, {"names": ["gpqa"]}, clock)
+    read = json.loads((folder / "result.json").read_text())
+    assert (read["state"], read["name"], read["names"], read["ended"]) == ("running", "a-run", ["gpqa"], None)
+    one = {**result("gpqa", 0.5, 10), "refused": 0}
+    later = Kept(folder, {"names": ["other"]}, clock)
+    assert [new["name"] for new in later.add([one], {"max_batch_size": 2})] == ["gpqa"]
+    assert later.add([one], {"max_batch_size": 2}) == []
+    later.end()
+    read = json.loads((folder / "result.json").read_text())
+    assert (read["state"], read["names"], len(read["results"])) == ("complete", ["gpqa"], 1)
+    assert read["results"][0]["settings"] == {"max_batch_size": 2}
+    # Something came up afterwards.
+    Kept(folder, {}, clock).end("it was not the trial")
+    read = json.loads((folder / "result.json").read_text())
+    assert (read["state"], read["problems"]) == ("failed", ["it was not the trial"])
+
+
+def test_requests_that_were_refused_are_no_wrong_answers(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, {})
+    kept.add([{**result("gpqa", 0.5, 10), "refused": 3}], {})
+    kept.end()
+    assert kept.document["state"] == "failed"
+    assert "refused 3 of 10 requests" in kept.document["problems"][0]
+
+
+def test_a_damaged_result_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text('{"schema": 1')
+    with pytest.raises(EvaluationError, match="not a result of an evaluation"):
+        Kept(tmp_path, {})

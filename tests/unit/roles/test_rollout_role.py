@@ -1,0 +1,99 @@
+"""Role rollout: hosts of a step that fail together."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+
+HOSTS = ["gpu1", "gpu2"]
+VARIABLES: dict[str, Any] = {
+    "ansible_connection": "local",
+    "ansible_python_interpreter": sys.executable,
+    "rollout_gateways": ["gateway1"],
+    "rollout_lock_host": "gateway1",
+    "rollout_plan": {
+        "steps": [HOSTS, ["gpu3"]],
+        "instance_batches": {host: [[]] for host in HOSTS},
+        "interrupted": {host: [] for host in HOSTS},
+        "away": dict.fromkeys(HOSTS, 1),
+    },
+    "trtllm_server_plan": {
+        "runs": {
+            "verified": "release-1",
+            "description": {
+                "model": "openai/gpt-oss-120b",
+                "instances": [{"name": "serve-0", "gpus": [0], "port": 8000}],
+                "engine_options": {},
+                "flags": {},
+            },
+        },
+        "back": False,
+    },
+    "trtllm_server_listen_address": "192.0.2.11",
+}
+SERVING = {"serve-0": {"up": True, "drained": False}}
+
+
+def collection(folder: Path, results: dict[str, dict[str, Any]]) -> None:
+    """Link the collection into a folder, with modules that return a fixed result."""
+    root = folder / "ansible_collections/trtllm/fleet"
+    modules = root / "plugins/modules"
+    modules.mkdir(parents=True)
+    for link, target in ((root, ROOT), (root / "plugins", ROOT / "plugins"), (modules, ROOT / "plugins/modules")):
+        for path in target.iterdir():
+            if path.stem not in results and not (link / path.name).exists():
+                (link / path.name).symlink_to(path)
+    for name, result in results.items():
+        (modules / f"{name}.py").write_text(f"#!/usr/bin/python\nprint({json.dumps(result)!r})\n")
+
+
+def update(folder: Path, gateway: dict[str, Any]) -> str:
+    """Update a step of two hosts with a gateway in this state. Return the output."""
+    collection(folder, {"gateway_info": gateway, "gateway_host": {"changed": True}, "rollout_lock": {"rollout": "now"}})
+    groups = {"gpu_hosts": HOSTS, "gateway": ["gateway1"]}
+    children = {group: {"hosts": dict.fromkeys(names)} for group, names in groups.items()}
+    role = {"name": "trtllm.fleet.rollout", "tasks_from": "update"}
+    play = {"hosts": "gpu_hosts", "gather_facts": False, "max_fail_percentage": 0, "tasks": [{"import_role": role}]}
+    inventory, playbook = folder / "hosts.json", folder / "play.json"
+    inventory.write_text(json.dumps({"all": {"vars": VARIABLES, "children": children}}))
+    playbook.write_text(json.dumps([play]))
+    command: list[str | Path] = ["ansible-playbook", "-i", inventory, playbook]
+    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(folder)}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2, ended.stdout
+    return ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("gateway", "cause"),
+    [
+        pytest.param(
+            {"failed": True, "msg": "No HAProxy answers."},
+            "Gateway gateway1 does not answer or does not run HAProxy; draining a host needs every gateway.",
+            id="silent gateway",
+        ),
+        pytest.param(
+            {"running": True, "hosts": {**dict.fromkeys(HOSTS, SERVING), "gpu3": SERVING}},
+            "Without gpu1, gpu2 only 33.3 percent of the instances would serve, and rollout_min_capacity is 50.",
+            id="too little capacity",
+        ),
+    ],
+)
+def test_every_host_of_a_failed_step_rolls_back(tmp_path: Path, gateway: dict[str, Any], cause: str) -> None:
+    output = update(tmp_path, gateway)
+    _, _, report = output.partition(" : Fail if the host was not updated]")
+    for host in HOSTS:
+        _, _, message = report.partition(f"fatal: [{host}]: FAILED! => ")
+        message, _, _ = message.partition("fatal: ")
+        assert cause in message, output
+        assert "The host serves its previous release release-1.\n" in message
+        assert "Updated before: none.\n" in message
+        assert "Not started: gpu3.\n" in message
