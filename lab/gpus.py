@@ -30,6 +30,7 @@ MULTIARCH = f"{os.uname().machine}-linux-gnu"
 LIBRARIES = (Path("/usr/local/nvidia/lib64"), Path("/usr/local/nvidia/lib"), Path(f"/usr/lib/{MULTIARCH}"))
 # The driver's programs that serve without a display.
 PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-modprobe")
+PROGRAM_PATH = "/usr/bin:/usr/sbin:/usr/local/nvidia/bin"
 FIRMWARE = (Path("/lib/firmware/nvidia"), Path("/usr/local/nvidia/firmware/nvidia"))
 # Every process with a GPU uses these; nvidia-uvm-tools and the capabilities are for profilers and MIG.
 REQUIRED_NODES = ("nvidiactl", "nvidia-uvm")
@@ -48,33 +49,33 @@ class Gpu:
     node: Path
 
 
-def driver_version(proc: Path = PROC) -> str:
+def driver_version() -> str:
     """Return the version of the loaded kernel module."""
-    path = proc / "version"
+    path = PROC / "version"
     found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", path.read_text()) if path.exists() else None
     if not found:
         raise Missing(f"no NVIDIA kernel module is loaded ({path} does not exist)")
     return found[1]
 
 
-def find_gpus(proc: Path = PROC, dev: Path = DEV) -> list[Gpu]:
+def find_gpus() -> list[Gpu]:
     """Return the GPUs with a device node, by minor number."""
     numbered = {}
-    for path in proc.glob("gpus/*/information"):
+    for path in PROC.glob("gpus/*/information"):
         found = re.search(r"^Device Minor:\s*(\d+)", path.read_text(), re.MULTILINE)
-        if found and (dev / f"nvidia{found[1]}").exists():
+        if found and (DEV / f"nvidia{found[1]}").exists():
             numbered[int(found[1])] = path.parent.name
     if not numbered:
-        raise Missing(f"the driver has no GPU with a device node ({proc}/gpus, {dev}/nvidia0)")
-    return [Gpu(numbered[minor], dev / f"nvidia{minor}") for minor in sorted(numbered)]
+        raise Missing(f"the driver has no GPU with a device node ({PROC}/gpus, {DEV}/nvidia0)")
+    return [Gpu(numbered[minor], DEV / f"nvidia{minor}") for minor in sorted(numbered)]
 
 
-def find_nodes(dev: Path = DEV) -> list[Path]:
+def find_nodes() -> list[Path]:
     """Return the device nodes that all GPUs share."""
-    absent = [str(dev / name) for name in REQUIRED_NODES if not (dev / name).exists()]
+    absent = [str(DEV / name) for name in REQUIRED_NODES if not (DEV / name).exists()]
     if absent:
         raise Missing(f"{', '.join(absent)} does not exist (nvidia-modprobe -u -c 0 creates it)")
-    return [dev / name for name in (*REQUIRED_NODES, *OPTIONAL_NODES) if (dev / name).exists()]
+    return [DEV / name for name in (*REQUIRED_NODES, *OPTIONAL_NODES) if (DEV / name).exists()]
 
 
 def linker_directories() -> Iterator[Path]:
@@ -94,7 +95,7 @@ def find_libraries(version: str, directories: Sequence[Path]) -> list[Path]:
 
 def find_programs() -> list[Path]:
     """Return the driver's programs."""
-    found = [path for name in PROGRAMS if (path := shutil.which(name, path="/usr/bin:/usr/sbin:/usr/local/nvidia/bin"))]
+    found = [path for name in PROGRAMS if (path := shutil.which(name, path=PROGRAM_PATH))]
     if not any(path.endswith("/nvidia-smi") for path in found):
         raise Missing("nvidia-smi is not installed")
     return [Path(path) for path in found]
