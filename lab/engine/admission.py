@@ -5,7 +5,8 @@
 
 A request reserves the KV cache for its prompt and max_tokens until it ends, the whole context without max_tokens.
 Requests are admitted in order of arrival: none passes the first that does not fit.
-This proxy runs between nginx and Dynamo's frontend, because Dynamo's mocker does not have these limits.
+This proxy runs between nginx and the server that generates: Dynamo's frontend, whose mocker does not have these limits,
+or torch_server.py on a real GPU.
   python3 -m lab.engine.admission SETTINGS     (JSON, see Settings)
 """
 
@@ -33,8 +34,11 @@ LIMITS = {
     "/v1/completions": ("max_tokens",),
     "/v1/responses": ("max_output_tokens",),
 }
-# The frontend counts this for each token but the first of a request, streamed or not.
-TOKENS = re.compile(rb"^dynamo_frontend_inter_token_latency_seconds_count(?:\{.*\})? (\S+)$", re.MULTILINE)
+# The frontend counts the first for each token but the first of a request, streamed or not; torch_server.py iterations.
+TOKENS = re.compile(
+    rb"^(?:dynamo_frontend_inter_token_latency_seconds_count|lab_engine_iterations_total)(?:\{.*\})? (\S+)$",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Settings:
     """Limits of the engine."""
 
     port: int
-    frontend: int  # port of Dynamo's frontend
+    frontend: int  # port of the server that generates
     model: str
     tokenizer: str  # a file; empty: one token per word
     blocks: int  # of the KV cache of one attention rank

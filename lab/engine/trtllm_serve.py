@@ -1,18 +1,24 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lab's trtllm-serve: command line, checks, start-up and failures of a TensorRT-LLM release, without a GPU.
+"""The lab's trtllm-serve: command line, checks, start-up and failures of a TensorRT-LLM release, without TensorRT-LLM.
 
-NVIDIA's Dynamo frontend with its mocker engine answers requests. nginx in front of it gives the server's states, and
-admission.py between them admits requests like TensorRT-LLM's scheduler. Environment variables, with defaults:
+NVIDIA's Dynamo frontend with its mocker engine answers requests, without a GPU. In an image with the machine's Python
+(LAB_ENGINE_PYTHON, see Dockerfile.torch) it is transformers on a real GPU, whose speed is not TensorRT-LLM's.
+nginx in front of it gives the server's states, and admission.py between them admits requests like TensorRT-LLM's
+scheduler. Environment variables, with defaults:
   LAB_ENGINE_LOAD_SECONDS  minimum duration of the start (3)
   LAB_ENGINE_SPEEDUP       speed as a multiple of the mocker's model of a GPU (10)
   LAB_ENGINE_FACTORS       further factors by option and value, as JSON: {"max_batch_size": {"128": 1.5}}
   LAB_ENGINE_MODEL_ID      a wrong model id
-  LAB_ENGINE_KV_TOKENS     tokens in its KV cache (the estimate for its GPUs)
+  LAB_ENGINE_KV_TOKENS     tokens in its KV cache (the estimate for its GPUs; 32768 on a real GPU)
   LAB_ENGINE_ANSWER_TOKENS tokens of a response to a request without a limit (256)
   LAB_ENGINE_FAULT         die, hang or health_only; or LAB_ENGINE_FAULT_FILE, a file with that word. With hang it is
                            never ready; a ready one keeps its port, /health stays 200, and it sends no further byte
+On a real GPU LAB_ENGINE_SPEEDUP and LAB_ENGINE_FACTORS have no effect, and there are
+  LAB_ENGINE_LAYERS        layers with random weights (4); 0: all layers, with the weights of the model's folder
+  LAB_ENGINE_SEQUENTIAL    1: one request at a time, without continuous batching
+  LAB_ENGINE_FAULT         also oom, illegal or spin: real errors of CUDA, see torch_server.py
 """
 
 from __future__ import annotations
@@ -40,7 +46,11 @@ from typing import Any, NoReturn
 import yaml
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import expand_releases
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.memory import DEFAULT_TOKENS_PER_BLOCK, estimate
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.memory import (
+    DEFAULT_FRACTION,
+    DEFAULT_TOKENS_PER_BLOCK,
+    estimate,
+)
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.parallelism import parallelism
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.rules import (
     DEFAULT_MAX_BATCH_SIZE,
@@ -50,11 +60,14 @@ from lab.engine import options
 
 HERE = Path(__file__).resolve().parent
 VERSION = os.environ.get("TRT_LLM_VERSION", "")
+PYTHON = os.environ.get("LAB_ENGINE_PYTHON", "")  # the machine's Python with torch; empty without a real GPU
 VOCABULARY_ERROR = "error downloading or loading vocab file: failed to download or load vocab file"
 # Response of a release that does not parse the harmony format, whole or streamed: the text of all channels.
 RAW_HARMONY = """sub_filter_types application/json text/event-stream;
       sub_filter '"content":"' '"content":"analysisThe user asks something.assistantfinal';"""
 GPU_MEMORY_MIB = 81559  # of an H100, without nvidia-smi
+TORCH_KV_TOKENS = 32768  # transformers' eager attention needs far more memory for a token than TensorRT-LLM
+TORCH_REQUESTS = 256  # at once
 STOP_SECONDS = 1.5  # children still running are killed then: docker stop should take less than two seconds
 
 
@@ -233,8 +246,9 @@ def capacity(args: Mapping[str, Any], config: Mapping[str, Any], row: options.Ro
     block = (args.get("kv_cache_config") or {}).get("tokens_per_block") or DEFAULT_TOKENS_PER_BLOCK
     split = parallelism(args)
     longest = max_tokens(args, config)
-    if "LAB_ENGINE_KV_TOKENS" in os.environ:
-        tokens = int(os.environ["LAB_ENGINE_KV_TOKENS"])
+    configured = os.environ.get("LAB_ENGINE_KV_TOKENS", TORCH_KV_TOKENS if PYTHON else None)
+    if configured is not None:
+        tokens = int(configured)
     else:
         facts = next(
             each
@@ -283,6 +297,22 @@ def start_dynamo(
     mocker += ["--max-num-seqs", str(held["ranks"] * held["slots"])]
     # With a port for its system server the mocker serves the model's card; otherwise the frontend asks the hub.
     processes.start("mocker", [sys.executable, "-m", "dynamo.mocker", *mocker], environment | {"DYN_SYSTEM_PORT": "0"})
+
+
+def start_torch(
+    processes: Processes, model: Path, name: str, port: int, args: Mapping[str, Any], held: Mapping[str, int]
+) -> None:
+    """Start transformers' server on the first visible GPU. It does not emulate tensor parallelism."""
+    layers = os.environ.get("LAB_ENGINE_LAYERS", "4")
+    log(f"Lab: not TensorRT-LLM, transformers serves on the first visible GPU; LAB_ENGINE_LAYERS: {layers}")
+    fraction = (args.get("kv_cache_config") or {}).get("free_gpu_memory_fraction") or DEFAULT_FRACTION
+    command = [PYTHON, str(Path(PYTHON).with_name("torch_server.py")), str(model), "--name", name, "--port", str(port)]
+    command += ["--layers", layers, "--memory-fraction", f"{fraction:g}"]
+    command += ["--kv-tokens", str(held["ranks"] * held["blocks"] * held["tokens_per_block"])]
+    command += ["--requests", str(min(held["ranks"] * held["slots"], TORCH_REQUESTS))]
+    if os.environ.get("LAB_ENGINE_SEQUENTIAL") == "1":
+        command.append("--sequential")
+    processes.start("transformers", command)
 
 
 def answers(port: int, name: str) -> bool:
@@ -410,7 +440,8 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
         if row["health"] == "503":
             listen_now()
         processes.start("admission", [sys.executable, "-m", "lab.engine.admission", json.dumps(settings)], {})
-        start_dynamo(processes, checkpoint, name, frontend, args, held)
+        start = start_torch if PYTHON else start_dynamo
+        start(processes, checkpoint, name, frontend, args, held)
         began = time.monotonic()
         for _ in phases(args, checkpoint, asked):
             time.sleep(seconds / 20)
