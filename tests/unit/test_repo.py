@@ -113,3 +113,17 @@ def test_tasks_that_end_to_end_tests_wait_for_exist() -> None:
             if not any(f"- name: {name}\n" in text for text in plays):
                 missing.append(f"{path.name}: play {name}")
     assert missing == []
+
+
+def test_paths_in_documents_exist() -> None:
+    folders = "roles|plugins|playbooks|tests|lab|tools|molecule|inventory"
+    documents = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), ROOT / "lab/README.md"]
+    missing = []
+    for path in documents:
+        # Decisions describe what was before, too; a name in capitals stands for any.
+        if "decisions" in path.parts:
+            continue
+        for name in re.findall(rf"`((?:{folders})/[\w./-]+)`", path.read_text()):
+            if not (ROOT / name).exists() and not re.search(r"/[A-Z]+\.", name):
+                missing.append(f"{path.relative_to(ROOT)}: {name}")
+    assert missing == []
