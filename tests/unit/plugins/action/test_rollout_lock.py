@@ -362,7 +362,7 @@ def test_a_run_takes_over_the_lock_of_a_dead_run_only(tmp_path: Path) -> None:
 def update_tasks() -> list[dict[str, Any]]:
     """Return the tasks that update one batch of instances, up to its return to service."""
     found = []
-    for name in ("drain_instances", "activate", "verify"):
+    for name in ("drain_instances", "start_and_verify", "compare_speed"):
         for task in yaml.safe_load((ROOT / f"roles/rollout/tasks/{name}.yml").read_text()):
             found += task.get("block", [task])
     return found
