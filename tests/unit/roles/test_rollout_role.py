@@ -89,10 +89,9 @@ def update(folder: Path, gateway: dict[str, Any]) -> str:
 )
 def test_every_host_of_a_failed_step_rolls_back(tmp_path: Path, gateway: dict[str, Any], cause: str) -> None:
     output = update(tmp_path, gateway)
-    _, _, report = output.partition(" : Fail if the host was not updated]")
+    report = output.partition(" : Fail if the host was not updated]")[2]
     for host in HOSTS:
-        _, _, message = report.partition(f"fatal: [{host}]: FAILED! => ")
-        message, _, _ = message.partition("fatal: ")
+        message = report.partition(f"fatal: [{host}]: FAILED! => ")[2].partition("fatal: ")[0]
         assert cause in message, output
         assert "The host serves its previous release release-1.\n" in message
         assert "Updated before: none.\n" in message
