@@ -13,11 +13,17 @@ from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 from tools import docs
 
 ROLES = sorted(path for path in (ROOT / "roles").iterdir() if path.is_dir())
+PAGES = [*ROOT.glob("*.md"), *(page for name in ("docs", "lab", "roles") for page in (ROOT / name).rglob("*.md"))]
 role = pytest.mark.parametrize("role", ROLES, ids=lambda path: path.name)
 
 
 def read(path: Path) -> Any:
     return yaml.safe_load(path.read_text()) if path.exists() else None
+
+
+def names(pattern: re.Pattern[str], path: Path) -> list[str]:
+    """Return what the pattern's group has in a file."""
+    return pattern.findall(path.read_text())
 
 
 def specs_of(role: Path) -> dict[str, Any]:
@@ -88,9 +94,8 @@ def test_galaxy_names_the_collections_that_roles_and_playbooks_use() -> None:
 
 
 def test_links_between_pages_lead_to_files() -> None:
-    pages = [*ROOT.glob("*.md"), *(page for name in ("docs", "lab", "roles") for page in (ROOT / name).rglob("*.md"))]
     link = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
-    links = [(page, place) for page in pages for place in link.findall(page.read_text())]
+    links = [(page, place) for page in PAGES for place in link.findall(page.read_text())]
     assert len(links) > 100
     assert [f"{page.relative_to(ROOT)}: {place}" for page, place in links if not (page.parent / place).exists()] == []
 
@@ -102,28 +107,23 @@ def test_version_has_a_changelog() -> None:
 
 def test_tasks_that_end_to_end_tests_wait_for_exist() -> None:
     """A test that waits for a task under an old name fails after hours, and one that expects no such task passes."""
-    missing = []
-    for path in sorted(ROOT.glob("tests/e2e/*.py")):
-        for role, name in re.findall(r'"([a-z_]+) : ([A-Z][^"\]]+)\]?"', path.read_text()):
-            tasks = (file.read_text() for file in (ROOT / "roles" / role / "tasks").glob("*.yml"))
-            if not any(re.search(rf"- name: {re.escape(name)}$", text, re.MULTILINE) for text in tasks):
-                missing.append(f"{path.name}: {role} : {name}")
-        for name in re.findall(r'"PLAY \[([^"\]]+)', path.read_text()):
-            plays = (file.read_text() for file in ROOT.glob("playbooks/**/*.yml"))
-            if not any(f"- name: {name}\n" in text for text in plays):
-                missing.append(f"{path.name}: play {name}")
-    assert missing == []
+    name = re.compile(r"- name: (.+)$", re.MULTILINE)
+    tasks = {
+        f"{role.name} : {task}" for role in ROLES for path in role.glob("tasks/*.yml") for task in names(name, path)
+    }
+    plays = {f"PLAY [{play}" for path in ROOT.glob("playbooks/**/*.yml") for play in names(name, path)}
+    waited = re.compile(r'"([a-z_]+ : [A-Z][^"\]]+|PLAY \[[^"\]]+)\]?"')
+    found = {(path.name, task) for path in ROOT.glob("tests/e2e/*.py") for task in names(waited, path)}
+    assert len(found) > 10
+    assert [each for each in sorted(found) if each[1] not in tasks | plays] == []
 
 
 def test_paths_in_documents_exist() -> None:
-    folders = "roles|plugins|playbooks|tests|lab|tools|molecule|inventory"
-    documents = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), ROOT / "lab/README.md"]
-    missing = []
-    for path in documents:
-        # Decisions describe what was before, too; a name in capitals stands for any.
-        if "decisions" in path.parts:
-            continue
-        for name in re.findall(rf"`((?:{folders})/[\w./-]+)`", path.read_text()):
-            if not (ROOT / name).exists() and not re.search(r"/[A-Z]+\.", name):
-                missing.append(f"{path.relative_to(ROOT)}: {name}")
-    assert missing == []
+    path = re.compile(r"`((?:roles|plugins|playbooks|tests|lab|tools|molecule|inventory)/[\w./-]+)`")
+    # Decisions describe what was before, too; a name in capitals stands for any.
+    pages = [page for page in PAGES if "decisions" not in page.parts]
+    found = {(str(page.relative_to(ROOT)), place) for page in pages for place in names(path, page)}
+    assert len(found) > 50
+    assert [
+        each for each in sorted(found) if not (ROOT / each[1]).exists() and not re.search(r"/[A-Z]+\.", each[1])
+    ] == []

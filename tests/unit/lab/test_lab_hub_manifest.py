@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.modules import hub_manifest
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 from lab.origin.hub import build_repositories, server
 
 CANARY = "hf_canary"
@@ -20,9 +20,7 @@ Run = Callable[..., "dict[str, Any]"]
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def run(**options: Any) -> dict[str, Any]:
-        with patch_module_args(options), pytest.raises(SystemExit):
-            hub_manifest.main()
-        return dict(json.loads(capsys.readouterr().out))
+        return run_module(hub_manifest, capsys, options)
 
     return run
 

@@ -54,6 +54,17 @@ def test_the_watchdog_has_its_own_unit() -> None:
     assert program.split() == ["@release@/watchdog.py", *names, "600", "3600"]
 
 
+def played(folder: Path, play: dict[str, Any]) -> tuple[int, str]:
+    """Run a play on this machine. Returns the exit status and the output, with single spaces."""
+    playbook = folder / "playbook.yml"
+    playbook.write_text(json.dumps([play]))
+    program = Path(sys.executable).parent / "ansible-playbook"
+    command: list[str | Path] = [program, "--inventory=localhost,", "--connection=local", playbook]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    # Ansible folds long lines.
+    return run.returncode, " ".join((run.stdout + run.stderr).split())
+
+
 def ran(folder: Path, role: str, entry: str, name: str) -> tuple[int, str]:
     """Run a role in a play on this machine. Returns the exit status and the output, with the preflight's problems."""
     weights = {"path": "/nowhere", "vocabulary_dir": "/nowhere"}
@@ -72,13 +83,7 @@ def ran(folder: Path, role: str, entry: str, name: str) -> tuple[int, str]:
             {"debug": {"var": "__preflight_problems"}},
         ],
     }
-    playbook = folder / "playbook.yml"
-    playbook.write_text(json.dumps([play]))
-    program = Path(sys.executable).parent / "ansible-playbook"
-    command: list[str | Path] = [program, "--inventory=localhost,", "--connection=local", playbook]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    # Ansible folds long lines.
-    return run.returncode, " ".join((run.stdout + run.stderr).split())
+    return played(folder, play)
 
 
 @pytest.mark.parametrize(
@@ -125,14 +130,6 @@ def test_the_cause_is_the_instance_that_failed(
         "vars_files": [str(ROOT / "roles" / file)],
         "tasks": [{"block": [task], "rescue": [show]}],
     }
-    path = tmp_path / "play.yml"
-    path.write_text(json.dumps([play]))
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "ansible-playbook"), str(path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"cause: {cause}" in done.stdout
+    status, output = played(tmp_path, play)
+    assert status == 0, output
+    assert f"cause: {cause}" in output

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.action import rollout_lock as action
 from ansible_collections.trtllm.fleet.plugins.module_utils.rollout_lock import Held, Lock, LockFile
 from ansible_collections.trtllm.fleet.plugins.modules import rollout_lock
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 from ansible_collections.trtllm.fleet.tests.unit.paths import PYTHONPATH, ROOT
 
 NOON = 1_780_000_000.0  # 2026-05-28 20:26:40 UTC
@@ -197,10 +197,7 @@ def module(path: Path, capsys: pytest.CaptureFixture[str]) -> Module:
     """Return a function that runs the module and returns its result."""
 
     def run(**options: Any) -> dict[str, Any]:
-        with patch_module_args({"path": str(path), **options}), pytest.raises(SystemExit):
-            rollout_lock.main()
-        result: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return result
+        return run_module(rollout_lock, capsys, {"path": str(path), **options})
 
     return run
 

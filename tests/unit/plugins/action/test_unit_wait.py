@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.action.unit_wait import ActionModule, line
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd, UnitError
 from ansible_collections.trtllm.fleet.plugins.modules import unit_wait
 from ansible_collections.trtllm.fleet.tests.unit.fake_systemd import FakeSystemd
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
 Run = Callable[..., "dict[str, Any]"]
 
@@ -28,9 +28,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         monkeypatch.setattr(unit_wait, "Systemd", lambda: Systemd(systemd))
         monkeypatch.setattr(unit_wait, "INTERVAL", 0.02)
         args = {"name": "trtllm-weights", "timeout": 30, **options}
-        with patch_module_args(args), pytest.raises(SystemExit):
-            unit_wait.main()
-        return json.loads(capsys.readouterr().out)
+        return run_module(unit_wait, capsys, args)
 
     return run
 

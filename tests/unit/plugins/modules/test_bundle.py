@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.bundle import bundle_problems, newest_bundle, write_index
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import Manifest, verify
@@ -25,6 +24,7 @@ from ansible_collections.trtllm.fleet.tests.unit.bundle_sample import (
     encoded,
     write_parts,
 )
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
 
 @pytest.fixture
@@ -92,9 +92,7 @@ def test_a_new_image_changes_the_index_alone(tmp_path: Path, weights: Path) -> N
 def test_the_module(tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(**options: Any) -> dict[str, Any]:
         arguments = {"path": str(tmp_path), "weights": str(weights), "contents": CONTENTS, **options}
-        with patch_module_args(arguments), pytest.raises(SystemExit):
-            bundle_index.main()
-        return json.loads(capsys.readouterr().out)
+        return run_module(bundle_index, capsys, arguments)
 
     assert run(_ansible_check_mode=True)["changed"] is True
     assert not (tmp_path / "bundle.json").exists()
@@ -196,9 +194,7 @@ def test_the_check_of_a_host(tmp_path: Path, weights: Path, capsys: pytest.Captu
     }
 
     def run(**options: Any) -> dict[str, Any]:
-        with patch_module_args({**fitting, **options}), pytest.raises(SystemExit):
-            bundle_check.main()
-        return json.loads(capsys.readouterr().out)
+        return run_module(bundle_check, capsys, {**fitting, **options})
 
     result = run()
     assert (result["changed"], result["problems"]) == (False, [])

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils import docker_daemon
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.modules import docker_daemon_config
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
 CDI = {"features": {"cdi": True}}
 
@@ -235,10 +235,7 @@ class Host:
             "_ansible_check_mode": check,
             "_ansible_diff": True,
         }
-        with patch_module_args(arguments), pytest.raises(SystemExit):
-            docker_daemon_config.main()
-        result: dict[str, Any] = json.loads(self.capsys.readouterr().out)
-        return result
+        return run_module(docker_daemon_config, self.capsys, arguments)
 
     def write(self, text: str) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.checks import Check, summarise
 from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint import verification
@@ -37,6 +36,7 @@ from ansible_collections.trtllm.fleet.tests.unit.fake_openai import (
     worker,
 )
 from ansible_collections.trtllm.fleet.tests.unit.fake_systemd import FakeSystemd
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
 Run = Callable[..., "dict[str, Any]"]
 CANARY = "sk-canary-4711"
@@ -57,10 +57,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         base_url = url.url if isinstance(url, FakeOpenAI) else url
         args = {"base_url": base_url, "model": MODEL, "timeout": 30, **options}
         start = time.monotonic()
-        with patch_module_args(args), pytest.raises(SystemExit):
-            endpoint_check.main()
+        result = run_module(endpoint_check, capsys, args)
         assert args["timeout"] != AT_ONCE or time.monotonic() - start < 30
-        return json.loads(capsys.readouterr().out)
+        return result
 
     return run
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import addresses, haproxy
@@ -22,6 +21,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway impor
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError, Haproxy
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import Server, present
 from ansible_collections.trtllm.fleet.plugins.modules import gateway_host
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
 HEAD = "global\n  description @fingerprint@\nbackend instances\n  http-check send body '@model@'\n"
 STATE = (
@@ -144,10 +144,7 @@ class Site:
     def run_all(self, *hosts: dict[str, Any], **options: Any) -> dict[str, Any]:
         """The module's result."""
         paths = {"root": str(self.root), "socket": str(self.haproxy.path)}
-        with patch_module_args({**paths, "hosts": list(hosts), **options}), pytest.raises(SystemExit):
-            gateway_host.main()
-        result: dict[str, Any] = json.loads(self.capsys.readouterr().out)
-        return result
+        return run_module(gateway_host, self.capsys, {**paths, "hosts": list(hosts), **options})
 
     def run(self, host: Any = "", **options: Any) -> dict[str, Any]:
         """The module's result for one host or none, and of that host what is drained."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.access_log import (
@@ -20,6 +19,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.access_log im
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError, NotRunning
 from ansible_collections.trtllm.fleet.plugins.modules import gateway_info
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
 
 def request(instance: str = "gpu1.serve-0", status: int = 200, end: str = "----", first: int = 40) -> dict[str, Any]:
@@ -247,10 +247,7 @@ def module(
     monkeypatch.setattr(gateway_info, "run", journal)
 
     def run(**options: Any) -> dict[str, Any]:
-        with patch_module_args({"root": str(tmp_path), "socket": "/a/socket", **options}), pytest.raises(SystemExit):
-            gateway_info.main()
-        result: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return result
+        return run_module(gateway_info, capsys, {"root": str(tmp_path), "socket": "/a/socket", **options})
 
     return run
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.apt_mirror import PackagesError
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
@@ -22,6 +21,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.facts impor
 from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.requirements import Wanted
 from ansible_collections.trtllm.fleet.plugins.module_utils.registry import RegistryError
 from ansible_collections.trtllm.fleet.plugins.modules import host_check
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES
 
 CAPTURE = (CAPTURES / "h200x8.xml").read_text()
@@ -669,9 +669,7 @@ def test_own_listener_is_found_on_this_machine() -> None:
 )
 def test_module(capsys: pytest.CaptureFixture[str], address: str, key: str, value: Any) -> None:
     arguments = {"ports": [{"port": 1, "address": address, "variable": "x"}], "_ansible_check_mode": True}
-    with patch_module_args(arguments), pytest.raises(SystemExit):
-        host_check.main()
-    result = json.loads(capsys.readouterr().out)
+    result = run_module(host_check, capsys, arguments)
     assert result[key] == value if isinstance(value, bool) else result[key].startswith(value)
 
 

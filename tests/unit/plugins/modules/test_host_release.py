@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release import releases as host_releases
@@ -30,6 +29,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.units im
     unit_changes,
 )
 from ansible_collections.trtllm.fleet.plugins.modules import host_release, host_release_info
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 ONE = {"engine.yaml": "tp: 8\n", "release.json": '{"model": "m"}', "a-0.service": "run @release@/engine.yaml\n"}
@@ -730,9 +730,7 @@ def module(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         monkeypatch.setattr(
             host_release, "HostReleases", lambda root, units, check: HostReleases(root, units, check, host.systemctl)
         )
-        with patch_module_args({"root": str(host.root), **options}), pytest.raises(SystemExit):
-            host_release.main()
-        return json.loads(capsys.readouterr().out)
+        return run_module(host_release, capsys, {"root": str(host.root), **options})
 
     return run
 
@@ -835,9 +833,7 @@ def test_host_release_info(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr(host_release_info, "BOOTED", host.root / "missing")
 
     def answer() -> dict[str, Any]:
-        with patch_module_args({"root": str(host.root)}), pytest.raises(SystemExit):
-            host_release_info.main()
-        return json.loads(capsys.readouterr().out)
+        return run_module(host_release_info, capsys, {"root": str(host.root)})
 
     assert answer()["units"] == []
     name = host.run(ONE)

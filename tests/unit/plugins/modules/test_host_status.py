@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils import host_status as looks
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import HostStatus, connections_by_port
 from ansible_collections.trtllm.fleet.plugins.modules import host_status
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES
 
 UNIT = "trtllm-serve-0.service"
@@ -390,14 +390,10 @@ def test_module(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(host_status, "BOOTED", tmp_path / "not booted")
-    with patch_module_args({"root": str(machine.root)}), pytest.raises(SystemExit):
-        host_status.main()
-    assert json.loads(capsys.readouterr().out)["release"] is None
+    assert run_module(host_status, capsys, {"root": str(machine.root)})["release"] is None
     machine.serve()
     (machine.root / "history.json").write_text("no JSON")
-    with patch_module_args({"root": str(machine.root)}), pytest.raises(SystemExit):
-        host_status.main()
-    failed = json.loads(capsys.readouterr().out)
+    failed = run_module(host_status, capsys, {"root": str(machine.root)})
     assert failed["failed"]
     assert "history.json cannot be read" in failed["msg"]
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.hub import (
     Hub,
@@ -27,6 +26,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.hub import (
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import Manifest, RemoteFile, write_manifest
 from ansible_collections.trtllm.fleet.plugins.modules import hub_manifest
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 REPOSITORY = "openai/gpt-oss-120b"
@@ -464,9 +464,7 @@ Run = Callable[..., "dict[str, Any]"]
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def run(**options: Any) -> dict[str, Any]:
-        with patch_module_args(options), pytest.raises(SystemExit):
-            hub_manifest.main()
-        return dict(json.loads(capsys.readouterr().out))
+        return run_module(hub_manifest, capsys, options)
 
     return run
 

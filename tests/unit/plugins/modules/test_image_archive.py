@@ -12,7 +12,6 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.image_archive import (
     Image,
@@ -22,6 +21,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.image_archive import 
     look_up,
 )
 from ansible_collections.trtllm.fleet.plugins.modules import image_archive
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
 NAME = "example.com:5000/nvidia/release:1.2.1"
 LOGINS = [{"registry": "example.com:5000", "username": "me", "password": "password1"}]
@@ -136,9 +136,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
     def run(**options: Any) -> dict[str, Any]:
         arguments = {"name": NAME, "path": str(tmp_path / "bundle/image.tar"), "logins": LOGINS, **options}
-        with patch_module_args(arguments), pytest.raises(SystemExit):
-            image_archive.main()
-        return json.loads(capsys.readouterr().out)
+        return run_module(image_archive, capsys, arguments)
 
     return run
 

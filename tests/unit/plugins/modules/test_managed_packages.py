@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils import managed_packages as logic
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.modules import managed_packages
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
 # As apt wrote it: two runs, of which the second brought nothing that the first had not.
 NOTE = """\
@@ -188,10 +188,7 @@ def test_module(apt: Apt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setenv("DEBIAN_FRONTEND", "dialog")
 
     def play() -> dict[str, Any]:
-        with patch_module_args({"note": str(apt.note)}), pytest.raises(SystemExit):
-            managed_packages.main()
-        result: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return result
+        return run_module(managed_packages, capsys, {"note": str(apt.note)})
 
     result = play()
     assert result["changed"]

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils import files
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
@@ -43,6 +42,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
     write_manifest,
 )
 from ansible_collections.trtllm.fleet.plugins.modules import model_snapshot
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 from ansible_collections.trtllm.fleet.tests.unit.paths import PYTHONPATH
 
 PACKAGE = "ansible_collections.trtllm.fleet.plugins.module_utils.weights"
@@ -111,9 +111,7 @@ class Host:
 
     def run(self, state: str, commit: str = OLD, check: bool = False, **options: Any) -> dict[str, Any]:
         given = {"path": str(self.path(commit)), "state": state, "_ansible_check_mode": check, **options}
-        with patch_module_args(given), pytest.raises(SystemExit):
-            model_snapshot.main()
-        return dict(json.loads(self.capsys.readouterr().out))
+        return run_module(model_snapshot, self.capsys, given)
 
     def stage(self, contents: Contents | None = None, commit: str = OLD, **options: Any) -> dict[str, Any]:
         return self.run("staged", commit, manifest=manifest_of(contents, commit).as_dict(), **options)

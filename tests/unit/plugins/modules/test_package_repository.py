@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
 import subprocess
 import tarfile
@@ -15,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trtllm.fleet.plugins.module_utils import apt_mirror
 from ansible_collections.trtllm.fleet.plugins.module_utils.apt_mirror import PackagesError, available_versions, sources
 from ansible_collections.trtllm.fleet.plugins.modules import package_repository
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
 
 class Repository:
@@ -89,9 +88,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: list[str]) 
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     def run(names: list[str], **options: Any) -> dict[str, Any]:
         arguments = {"path": str(tmp_path / "packages"), "names": names, **options}
-        with patch_module_args(arguments), pytest.raises(SystemExit):
-            package_repository.main()
-        return json.loads(capsys.readouterr().out)
+        return run_module(package_repository, capsys, arguments)
 
     return run
 
