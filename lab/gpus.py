@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Share out the NVIDIA GPUs of this machine among lab hosts, with the driver's device nodes, libraries and programs.
 
-Usage: python3 gpus.py HOST...
+Usage: PYTHONPATH=collections python3 lab/gpus.py HOST...
 
 Prints JSON: {"problems": [], "driver": "580.159.04", "hosts": {HOST: {"addresses": [], "devices": [], "volumes": []}}}.
 addresses are PCI addresses as in sysfs; devices and volumes are as `docker run` takes them. The problems say what the
@@ -23,7 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PROC = Path("/proc/driver/nvidia")
+from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import KERNEL_MODULE, kernel_module
+
+PROC = KERNEL_MODULE.parent
 DEV = Path("/dev")
 MULTIARCH = f"{os.uname().machine}-linux-gnu"
 # Directories of a driver that an image or a container runtime brings, besides those of the linker's cache.
@@ -52,10 +54,10 @@ class Gpu:
 def driver_version() -> str:
     """Return the version of the loaded kernel module."""
     path = PROC / "version"
-    found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", path.read_text()) if path.exists() else None
-    if not found:
-        raise Missing(f"no NVIDIA kernel module is loaded ({path} does not exist)")
-    return found[1]
+    _, version = kernel_module(path.read_text() if path.exists() else "")
+    if version is None:
+        raise Missing(f"no NVIDIA kernel module is loaded ({path} has no version)")
+    return version
 
 
 def find_gpus() -> list[Gpu]:
