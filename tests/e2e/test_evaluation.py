@@ -149,6 +149,7 @@ def test_low_score_fails_after_the_release_is_restored(
         ({"evaluation_names": ["gqpa"]}, "Did you mean 'gpqa'?"),
         ({"evaluation_datasets_dir": ""}, "Copy the files to a directory of the control node"),
         ({"evaluation_load_host": "localhost"}, "which localhost cannot reach"),
+        ({"evaluation_timeout": 60001}, "allowed are at most 60000 s"),
         ({"evaluation_python": "/usr/bin/python2"}, "/usr/bin/python2"),
         ({"serving_recipe_engine_options": {"max_batch_size": 64}}, "The command line (-e) sets"),
         ({"serving_recipe_engine_options": {"max_batch_size": 8}}, "another engine_options than the inventory"),
@@ -207,7 +208,9 @@ def test_server_failure_ends_the_run(host: Fleet, untouched: str, options: dict[
 def test_host_restores_its_release_without_its_control_node(
     host: Fleet, untouched: str, options: dict[str, Any], reboot: bool
 ) -> None:
-    process = begun(host, {**options, "trtllm_server_temporary_seconds": 1800 if reboot else 60})
+    process = begun(
+        host, {**options, "trtllm_server_temporary_seconds": 1800 if reboot else 60, "evaluation_timeout": 3600}
+    )
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert process.stdout

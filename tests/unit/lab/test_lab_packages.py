@@ -231,6 +231,11 @@ def boot() -> types.ModuleType:
     return module
 
 
+def test_every_gpu_type_that_can_serve_is_simulated() -> None:
+    simulated = json.loads((HOST / "devices.json").read_text())
+    assert {name for name, row in HARDWARE.items() if "refused" not in row} <= set(simulated)
+
+
 def test_devices_of_each_type_match_its_row() -> None:
     for name, groups in json.loads((HOST / "devices.json").read_text()).items():
         gpus = [group for group in groups if group["class"].startswith(boot().GPU_CLASSES)]
