@@ -9,14 +9,18 @@ name: rollback_releases
 short_description: Select the release to which each host rolls back
 version_added: 0.1.0
 description:
-  - Undoes the rollout that last updated one of these hosts, whether one run or several completed it. Hosts that it did
-    not update, and hosts that have rolled back already, keep their release.
+  - Undoes the unfinished rollout, otherwise the one that last updated one of these hosts, whether one run or several
+    completed it. Hosts that it did not update, and hosts that have rolled back already, keep their release.
   - If no rollout has run, each host rolls back to the release that was verified before.
 options:
   _input:
     description: Results of M(trtllm.fleet.host_release_info), by host.
     type: dict
     required: true
+  unfinished:
+    description: Name of the rollout that holds the lock, from M(trtllm.fleet.rollout_lock); empty without one.
+    type: str
+    default: ""
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 """
@@ -40,9 +44,9 @@ from typing import Any
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.history import newest_rollout, rollback_release
 
 
-def rollback_releases(hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def rollback_releases(hosts: Mapping[str, Mapping[str, Any]], unfinished: str = "") -> dict[str, str]:
     """Return the release of each host, as DOCUMENTATION describes."""
-    rollout = newest_rollout(runs["history"] for runs in hosts.values())
+    rollout = unfinished or newest_rollout(runs["history"] for runs in hosts.values())
     return {name: rollback_release(runs["history"], runs["verified"], rollout) for name, runs in hosts.items()}
 
 

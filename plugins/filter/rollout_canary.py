@@ -6,10 +6,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: rollout_canary
-short_description: Compare a canary with the other hosts behind the same gateways
+short_description: Compare a canary with the hosts behind the same gateways that are none
 version_added: 0.1.0
 description:
-  - Compares the traffic of a host at each gateway with the traffic of the other hosts.
+  - Compares the traffic of a host at each gateway with the traffic of hosts that are no canary.
   - An instance that is not up is a problem by itself.
 options:
   _input:
@@ -20,6 +20,11 @@ options:
     description: Results of M(trtllm.fleet.gateway_info) with traffic, one for each gateway.
     type: list
     elements: dict
+    required: true
+  canaries:
+    description: Names of the hosts that were updated with this one, and of this one.
+    type: list
+    elements: str
     required: true
   max_failed:
     description: Percentage points by which its share of failed requests may be above that of the others.
@@ -42,7 +47,9 @@ EXAMPLES = r"""
   ansible.builtin.assert:
     that: worse | length == 0
   vars:
-    worse: "{{ 'gpu1' | trtllm.fleet.rollout_canary(gateways.results, max_failed=1, max_ratio=2, min_requests=20) }}"
+    worse: >-
+      {{ 'gpu1' | trtllm.fleet.rollout_canary(gateways.results, ['gpu1', 'gpu2'], max_failed=1, max_ratio=2,
+                                                min_requests=20) }}
 """
 
 RETURN = r"""
@@ -55,11 +62,11 @@ _value:
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.canary import host_problems
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.canary import canary_problems
 
 
 class FilterModule:
     """Provide filter rollout_canary."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        return {"rollout_canary": host_problems}
+        return {"rollout_canary": canary_problems}

@@ -21,8 +21,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_fi
 class Lock:
     """Content of the lock file. Times are in seconds since the epoch.
 
-    ``owner`` identifies the run, ``holder`` describes it in messages. ``rollout`` names the rollout, also for a run
-    that takes the lock over.
+    ``owner`` identifies the run, ``holder`` describes it in messages. ``rollout`` names the rollout or rollback, also
+    for a run that takes the lock over; ``back`` tells which of them it is.
     """
 
     owner: str
@@ -30,6 +30,7 @@ class Lock:
     began: float
     expires: float
     rollout: str
+    back: bool = False
 
 
 class Held(Exception):
@@ -66,19 +67,27 @@ class LockFile:
         if lock is not None and lock.owner not in (owner, instead_of) and lock.expires > self._clock():
             raise Held(lock)
 
-    def hold(self, owner: str, holder: str, seconds: float, instead_of: str = "") -> tuple[bool, str]:
+    def hold(
+        self, owner: str, holder: str, seconds: float, instead_of: str = "", back: bool = False
+    ) -> tuple[bool, Lock]:
         """Take or renew the lock for some seconds. Raises Held as ``refuse`` does.
 
-        Returns whether it was taken, False for a renewal, and the name of the rollout.
+        A run continues the rollout of a lock that was not released. Only a rollback continues a rollback.
+
+        Returns whether it was taken, False for a renewal, and the lock.
         """
         with self._exclusive():
             self.refuse(owner, instead_of)
             now, lock = self._clock(), self.read()
             renewed = lock is not None and lock.owner == owner
             began = lock.began if lock is not None and renewed else now
-            rollout = lock.rollout if lock is not None else time.strftime("%FT%TZ", time.gmtime(now))
-            write_file(self._path, json.dumps(asdict(Lock(owner, holder, began, now + seconds, rollout))) + "\n")
-            return not renewed, rollout
+            if lock is not None and (renewed or back or not lock.back):
+                rollout, back = lock.rollout, lock.back
+            else:
+                rollout = time.strftime("%FT%TZ", time.gmtime(now))
+            held = Lock(owner, holder, began, now + seconds, rollout, back)
+            write_file(self._path, json.dumps(asdict(held)) + "\n")
+            return not renewed, held
 
     def release(self, owner: str) -> bool:
         """Remove the lock of ``owner``. Returns False if it is not the owner's."""

@@ -42,6 +42,10 @@ options:
     description: Seconds until the lock expires unless it is renewed.
     type: float
     default: 7200
+  back:
+    description: The run is a rollback.
+    type: bool
+    default: false
   take_over:
     description: Take the lock over from any other run.
     type: bool
@@ -75,6 +79,11 @@ rollout:
   returned: for V(held), except in check mode
   type: str
   sample: "2026-11-23T01:47:29Z"
+unfinished:
+  description: Name of the rollout that holds the lock; empty without a lock, and for the lock of a rollback.
+  returned: for V(held)
+  type: str
+  sample: "2026-11-23T01:47:29Z"
 owner:
   description: Identity of the run that holds the lock.
   returned: on failure
@@ -86,7 +95,12 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.rollout_lock import Held, LockFile
+from ansible_collections.trtllm.fleet.plugins.module_utils.rollout_lock import Held, Lock, LockFile
+
+
+def unfinished(lock: Lock | None) -> str:
+    """Return the rollout of a lock; empty for none and for a rollback."""
+    return lock.rollout if lock and not lock.back else ""
 
 
 def main() -> None:
@@ -95,6 +109,7 @@ def main() -> None:
             path=dict(type="path", default="/var/lib/trtllm-fleet/rollout.json"),
             state=dict(type="str", default="held", choices=["held", "released"]),
             seconds=dict(type="float", default=7200),
+            back=dict(type="bool", default=False),
             take_over=dict(type="bool", default=False),
             owner=dict(type="str", required=True),
             holder=dict(type="str", required=True),
@@ -111,9 +126,9 @@ def main() -> None:
         instead = found.owner if found and given["take_over"] else given["instead_of"]
         if module.check_mode:
             lock.refuse(given["owner"], instead)
-            module.exit_json(changed=False)
-        taken, rollout = lock.hold(given["owner"], given["holder"], given["seconds"], instead)
-        module.exit_json(changed=taken, rollout=rollout)
+            module.exit_json(changed=False, unfinished=unfinished(found))
+        taken, held = lock.hold(given["owner"], given["holder"], given["seconds"], instead, given["back"])
+        module.exit_json(changed=taken, rollout=held.rollout, unfinished=unfinished(held))
     except Held as error:
         module.fail_json(msg=str(error), owner=error.lock.owner)
     except OSError as error:

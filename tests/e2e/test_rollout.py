@@ -73,10 +73,19 @@ def test_rollback_is_permanent(fleet: Fleet) -> None:
             {"serving_recipe_environment": {"LAB_ENGINE_SPEEDUP": "2"}, "rollout_max_slowdown": 3},
             "tokens a second for one user",
         ),
+        (
+            {
+                "serving_recipe_environment": {"LAB_ENGINE_SPEEDUP": "0.5"},
+                "rollout_max_slowdown": 1000,
+                "rollout_canary_max_latency_ratio": 1.5,
+                "rollout_canary_min_requests": 10,
+            },
+            "The canary does worse than the others",
+        ),
     ],
-    ids=["crashes", "garbage", "another model id", "slow"],
+    ids=["crashes", "garbage", "another model id", "slow", "slow under load"],
 )
-def test_bad_canary_rolls_back(fleet: Fleet, bad: dict[str, Any], cause: str) -> None:
+def test_bad_release_is_rolled_back(fleet: Fleet, bad: dict[str, Any], cause: str) -> None:
     before = fleet.releases()
     with fleet.load(RATE) as load:
         run = fleet.play("rollout", **ONE, **bad, trtllm_server_start_timeout=60)
@@ -86,6 +95,14 @@ def test_bad_canary_rolls_back(fleet: Fleet, bad: dict[str, Any], cause: str) ->
     assert load.errors() == {}
     assert fleet.releases() == before
     assert fleet.in_service() == fleet.all_instances
+
+
+def test_rollback_of_a_failed_rollout_keeps_the_release_before_it(fleet: Fleet) -> None:
+    before = fleet.releases()
+    run = fleet.play("rollback")
+    assert run.status == 0, run.output
+    assert f"0 of {fleet.gpus} hosts are updated" in run.output
+    assert fleet.releases() == before
 
 
 class Watch:

@@ -9,10 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def host_problems(
-    host: str, gateways: Sequence[Mapping[str, Any]], max_failed: float, max_ratio: float, min_requests: int
+def canary_problems(
+    host: str,
+    gateways: Sequence[Mapping[str, Any]],
+    canaries: Sequence[str],
+    max_failed: float,
+    max_ratio: float,
+    min_requests: int,
 ) -> list[str]:
-    """Return why a host is worse than the others; empty if it is not.
+    """Return why a canary is worse than the hosts that are none; empty if it is not.
 
     gateways: results of module ``gateway_info`` with traffic. For the limits see ``traffic_problems``.
     """
@@ -23,7 +28,9 @@ def host_problems(
         if not canary:
             found.append(f"{host} is not behind {gateway['__rollout_gateway']}")
         found += [f"{host}.{name} {one['state']} {at}" for name, one in canary.items() if not one["up"]]
-        others = [one["traffic"] for name, ones in gateway["hosts"].items() if name != host for one in ones.values()]
+        others = [
+            one["traffic"] for name, ones in gateway["hosts"].items() if name not in canaries for one in ones.values()
+        ]
         compared = merge_traffic([one["traffic"] for one in canary.values()]), merge_traffic(others)
         found += [f"{at} {problem}" for problem in traffic_problems(*compared, max_failed, max_ratio, min_requests)]
     return found
@@ -42,7 +49,7 @@ def traffic_problems(
     if rates[0] > rates[1] + max_failed:
         found.append(
             f"{canary['failed']} of its {canary['requests']} requests failed ({rates[0]:.1f} %), of the others' "
-            f"{rates[1]:.1f} %; rollout_canary_max_failed allows {max_failed:g} percent more"
+            f"{rates[1]:.1f} %; rollout_canary_max_failed allows {max_failed:g} percentage points more"
         )
     enough = min(canary["timed"], others["timed"]) >= min_requests
     for share in ("p50", "p95"):

@@ -213,6 +213,8 @@ def lay_out(
 ) -> list[dict[str, Any]]:
     """Return the instances: name of their ``kind``, GPUs, consecutive TCP ports, and the NUMA node of all GPUs if one.
 
+    first_port: serving_recipe_port.
+
     GPUs of a NUMA node stay together. Nothing is pinned to it: from 1.2 on the engine itself binds each worker to the
     CPUs near its GPU (TensorRT-LLM deployment guide, configuring-cpu-affinity.md).
     """

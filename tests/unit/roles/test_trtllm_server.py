@@ -30,6 +30,18 @@ def test_capabilities_are_added(limits: dict[str, Any]) -> None:
     assert values(unit.split(), "--cap-add") == (limits.get("cap_add") or [])
 
 
+@pytest.mark.parametrize(
+    ("memory", "kept"),
+    [({"kv_tokens": 878473, "free_mib": 1200}, {"kv_tokens": 878473}), (None, None)],
+    ids=["estimate", "no estimate"],
+)
+def test_the_release_has_the_size_of_its_kv_cache(memory: dict[str, int] | None, kept: dict[str, int] | None) -> None:
+    """The gateway needs it after a rollout and after a rollback."""
+    limits = {"ipc": None, "shm_size": None, "ulimits": {}}
+    files, _units = deployed({**RECIPE, "limits": limits, "memory": memory})
+    assert json.loads(files["release.json"]).get("memory") == kept
+
+
 def test_the_start_window_exceeds_the_longest_starts() -> None:
     (unit,) = deployed({**RECIPE, "limits": {"ipc": None, "shm_size": None, "ulimits": {}}})[1]
     settings = dict(line.split("=", 1) for line in whole_lines(unit) if "=" in line and line[0].isalpha())

@@ -111,12 +111,43 @@ def test_only_the_owner_releases_the_lock(lock: LockFile, path: Path) -> None:
 
 
 def test_take_over_keeps_the_name_of_the_rollout(lock: LockFile, clock: Clock) -> None:
-    assert lock.hold("one", "ann", 60) == (True, BEGAN)
+    def hold(owner: str, instead_of: str = "") -> tuple[bool, str]:
+        taken, held = lock.hold(owner, "ann", 60, instead_of)
+        return taken, held.rollout
+
+    assert hold("one") == (True, BEGAN)
     clock.now += 10
-    assert lock.hold("two", "bob", 60, instead_of="one") == (True, BEGAN)
-    assert lock.hold("two", "bob", 60) == (False, BEGAN)
+    assert hold("two", instead_of="one") == (True, BEGAN)
+    assert hold("two") == (False, BEGAN)
     lock.release("two")
-    assert lock.hold("one", "ann", 60) == (True, "2026-05-28T20:26:50Z")
+    assert hold("one") == (True, "2026-05-28T20:26:50Z")
+
+
+@pytest.mark.parametrize(
+    ("runs", "rollout", "unfinished"),
+    [
+        # Names by the number of the run that began the rollout.
+        pytest.param("r", 0, 0, id="rollout"),
+        pytest.param("b", 0, None, id="rollback"),
+        pytest.param("rr", 0, 0, id="a rollout is continued"),
+        pytest.param("rb", 0, 0, id="a rollback of the unfinished rollout"),
+        pytest.param("rbb", 0, 0, id="and again"),
+        pytest.param("rbr", 0, 0, id="and forward again"),
+        pytest.param("bb", 0, None, id="a rollback is continued"),
+        pytest.param("br", 1, 1, id="a rollout does not continue a rollback"),
+        pytest.param("brb", 1, 1, id="its rollback undoes it"),
+    ],
+)
+def test_unfinished_rollout(lock: LockFile, clock: Clock, runs: str, rollout: int, unfinished: int | None) -> None:
+    names = []
+    for number, run in enumerate(runs):
+        clock.now = NOON + 60 * number
+        _taken, held = lock.hold(f"{number}", "ann", 60, back=run == "b")
+        # A renewal does not say what the run is.
+        assert lock.hold(f"{number}", "ann", 60)[1].rollout == held.rollout
+        names.append(f"2026-05-28T20:{26 + number}:40Z")
+    assert held.rollout == names[rollout]
+    assert rollout_lock.unfinished(lock.read()) == ("" if unfinished is None else names[unfinished])
 
 
 FULL = '{"owner": "one", "holder": "ann", "began": %s, "expires": %s, "rollout": "r"}'

@@ -195,7 +195,7 @@ def deployed(recipe: dict[str, Any], access: str = "cdi") -> tuple[dict[str, str
         return Templar(loader=DataLoader(), variables={**variables, **more}).template(template)
 
     instances = render(variables["__trtllm_server_instances"])
-    written = {name: render(files[name]) for name in ("engine.yaml", "environment")}
+    written = {name: render(files[name]) for name in ("engine.yaml", "environment", "release.json")}
     return written, [render(files["server.service"], instance=instance) for instance in instances]
 
 

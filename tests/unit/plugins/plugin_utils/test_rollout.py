@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.trtllm.fleet.plugins.filter.rollback_releases import rollback_releases
 from ansible_collections.trtllm.fleet.plugins.filter.rollout_capacity import rollout_capacity
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.canary import host_problems
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.canary import canary_problems
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.plan import (
     RolloutError,
     RolloutHost,
@@ -439,6 +439,19 @@ def test_rollback_releases(hosts: list[list[str]], expected: list[str]) -> None:
     assert [*found.values()] == expected
 
 
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        pytest.param([["one@1", "two@2"], ["one@1", "two@2"]], ["two", "two"], id="its first canary failed"),
+        pytest.param([["two@2", "three@3"], ["one@1", "two@2"]], ["two", "two"], id="it updated one host"),
+        pytest.param([["two@2", "three@3", "<two@3"], ["one@1", "two@2"]], ["two", "two"], id="rolled back already"),
+    ],
+)
+def test_an_unfinished_rollout_is_undone_before_an_earlier_one(hosts: list[list[str]], expected: list[str]) -> None:
+    histories = {f"gpu{number}": verified_history(*entries) for number, entries in enumerate(hosts)}
+    assert [*rollback_releases(histories, "3").values()] == expected
+
+
 # --- the canary -------------------------------------------------------------------------------------------------------
 
 
@@ -480,7 +493,7 @@ NONE = answered(0, 0, None, None)
 )
 def test_canary(canary: dict[str, Any], others: dict[str, Any], expected: list[str]) -> None:
     seen = [gateway(a=[canary], b=[others])]
-    found = host_problems("a", seen, max_failed=1.0, max_ratio=2.0, min_requests=20)
+    found = canary_problems("a", seen, ["a"], max_failed=1.0, max_ratio=2.0, min_requests=20)
     assert len(found) == len(expected), found
     for problem, start in zip(found, expected, strict=True):
         assert problem.startswith(f"at gw1 {start}")
@@ -488,29 +501,39 @@ def test_canary(canary: dict[str, Any], others: dict[str, Any], expected: list[s
 
 def test_canary_names_the_variable() -> None:
     seen = [gateway(a=[answered(failed=9, p50=900)], b=[answered()])]
-    failing, slow = host_problems("a", seen, max_failed=2.5, max_ratio=3.0, min_requests=1)
-    assert failing.endswith("; rollout_canary_max_failed allows 2.5 percent more")
+    failing, slow = canary_problems("a", seen, ["a"], max_failed=2.5, max_ratio=3.0, min_requests=1)
+    assert failing.endswith("; rollout_canary_max_failed allows 2.5 percentage points more")
     assert slow.endswith("; rollout_canary_max_latency_ratio allows 3 times that")
 
 
 def test_canary_that_is_not_up() -> None:
     down = {**answered(), "up": False, "state": "is DOWN L7STS 500"}
     seen = [gateway("gw1", a=[answered(), answered()], b=[answered()]), gateway("gw2", a=[answered(), down], b=[down])]
-    assert host_problems("a", seen, 1.0, 2.0, 20) == ["a.serve-1 is DOWN L7STS 500 at gw2"]
+    assert canary_problems("a", seen, ["a"], 1.0, 2.0, 20) == ["a.serve-1 is DOWN L7STS 500 at gw2"]
 
 
 def test_canary_of_one_gateway_of_two() -> None:
     seen = [gateway("gw1", a=[answered()], b=[answered()]), gateway("gw2", a=[answered(p50=900)], b=[answered()])]
-    (problem,) = host_problems("a", seen, 1.0, 2.0, 20)
+    (problem,) = canary_problems("a", seen, ["a"], 1.0, 2.0, 20)
     assert problem.startswith("at gw2 the p50")
+
+
+def test_canaries_are_not_compared_with_each_other() -> None:
+    slow = answered(p50=900)
+    seen = [gateway(a=[slow], b=[slow], c=[answered()])]
+    assert canary_problems("a", seen, ["a"], 1.0, 2.0, 20) == []
+    (problem,) = canary_problems("a", seen, ["a", "b"], 1.0, 2.0, 20)
+    assert problem.startswith("at gw1 the p50")
 
 
 def test_instances_of_a_host_are_taken_together() -> None:
     others = [answered(p50=30), NONE, answered(p50=40), answered(p50=900)]
-    assert host_problems("a", [gateway(a=[answered(10), answered(10)], b=others)], 1.0, 2.0, 20) == []
-    (problem,) = host_problems(
-        "a", [gateway(a=[answered(50, 3), answered(50, 3)], b=others[:1], c=others[1:])], 5.0, 2.0, 20
+    assert canary_problems("a", [gateway(a=[answered(10), answered(10)], b=others)], ["a"], 1.0, 2.0, 20) == []
+    (problem,) = canary_problems(
+        "a", [gateway(a=[answered(50, 3), answered(50, 3)], b=others[:1], c=others[1:])], ["a"], 5.0, 2.0, 20
     )
     assert problem.startswith("at gw1 6 of its 100 requests failed (6.0 %)")
-    (slow,) = host_problems("a", [gateway(a=[answered(10, p50=81), answered(10, p50=90)], b=others)], 1.0, 2.0, 20)
+    (slow,) = canary_problems(
+        "a", [gateway(a=[answered(10, p50=81), answered(10, p50=90)], b=others)], ["a"], 1.0, 2.0, 20
+    )
     assert slow.startswith("at gw1 the p50 of its time to the first byte is 90 ms, the others' 40 ms")
