@@ -37,7 +37,7 @@ def test_capabilities_are_added(limits: dict[str, Any]) -> None:
 )
 def test_the_release_has_the_size_of_its_kv_cache(memory: dict[str, int] | None, kept: dict[str, int] | None) -> None:
     """The gateway needs it after a rollout and after a rollback."""
-    limits = {"ipc": None, "shm_size": None, "ulimits": {}}
+    limits: dict[str, Any] = {"ipc": None, "shm_size": None, "ulimits": {}}
     files, _units = deployed({**RECIPE, "limits": limits, "memory": memory})
     assert json.loads(files["release.json"]).get("memory") == kept
 
