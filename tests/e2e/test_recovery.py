@@ -42,6 +42,17 @@ def test_endpoint_recovers_after_a_reboot(fleet: Fleet) -> None:
     assert comes_back(fleet, before)
 
 
+def test_cdi_devices_of_a_driver_that_is_not_in_lib_modules(fleet: Fleet) -> None:
+    """As on a virtual machine whose kernel image brings the driver: an H100, 2026-11-25."""
+    modules = "/lib/modules/$(uname -r)/modules.dep"
+    fleet.shell(f"mv {modules} {modules}.away && rm /var/run/cdi/nvidia.yaml")
+    try:
+        fleet.shell("systemctl restart nvidia-cdi-refresh.service")
+        assert "nvidia.com/gpu=0" in fleet.shell("nvidia-ctk cdi list")
+    finally:
+        fleet.shell(f"mv {modules}.away {modules} && systemctl restart nvidia-cdi-refresh.service")
+
+
 @pytest.mark.parametrize("arguments", [[], ["--check", "--diff"]], ids=["run", "check"])
 def test_second_run_changes_nothing(fleet: Fleet, arguments: list[str]) -> None:
     run = fleet.playbook("site.yml", *arguments)

@@ -64,7 +64,7 @@ def test_tasks_have_no_environment_with_secrets() -> None:
     tasks = [*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("playbooks/*.yml")]
     found = {str(path.relative_to(ROOT)) for path in tasks if re.search(r"^ *environment:", path.read_text(), re.M)}
     # The place of apt's configuration, and package names.
-    assert found == {"roles/apt_packages/tasks/main.yml"}
+    assert found == {"roles/apt_packages/tasks/install.yml"}
 
 
 def test_generated_documents_are_up_to_date() -> None:

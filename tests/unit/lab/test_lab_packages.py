@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES, ROOT
+from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES, FIXTURES, ROOT
 
 PACKAGES = ROOT / "lab/origin/packages"
 sys.path.insert(0, str(PACKAGES.parents[2]))
@@ -229,6 +229,27 @@ def boot() -> types.ModuleType:
     )  # the file has no suffix to import it by
     module.__dict__["DEVICES"] = HOST / "devices.json"
     return module
+
+
+def test_the_cdi_specification_has_the_form_of_a_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = PACKAGES / "files/nvidia-container-toolkit-base/usr"
+    real = yaml.safe_load((FIXTURES / "cdi_h100x1.yaml").read_text())
+    monkeypatch.syspath_prepend(str(files / "lib/nvidia-container-toolkit"))
+    program = runpy.run_path(str(files / "bin/nvidia-ctk"))
+    uuid = real["devices"][1]["name"]
+    monkeypatch.setattr(program["cdi"], "discover", lambda: ("580.159.04", {"0": (uuid, "/dev/nvidia0")}))
+    ours = yaml.safe_load(program["specification"]())
+    edits, real_edits = ours.pop("containerEdits"), real.pop("containerEdits")
+    assert ours == real
+    for name in ("env", "deviceNodes"):
+        assert edits[name] == real_edits[name]
+    assert {tuple(mount["options"]) for mount in edits["mounts"]} == {
+        tuple(mount["options"]) for mount in real_edits["mounts"]
+    }
+    # The lab has no other library, and a file of its own for nvidia-smi.
+    assert {"libcuda.so.580.159.04", "libnvidia-ml.so.580.159.04", "nvidia-smi"} <= {
+        Path(mount["hostPath"]).name for mount in edits["mounts"] if mount in real_edits["mounts"]
+    }
 
 
 def test_every_gpu_type_that_can_serve_is_simulated() -> None:

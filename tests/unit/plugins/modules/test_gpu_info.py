@@ -82,6 +82,7 @@ def read(pci: Path, result: CommandResult | None, module: Path = Path("/nonexist
     ("path", "gpu_type"),
     [
         (FIXTURES / "smi_h100x1.xml", "h100"),
+        (FIXTURES / "smi_h100x1_load.xml", "h100"),
         (CAPTURES / "h200x1.xml", "h200"),
         (CAPTURES / "h200x8.xml", "h200"),
     ],
@@ -213,6 +214,12 @@ def test_different_gpus_have_no_common_product(h200x8: Path) -> None:
     text = capture("h200x8").replace("<product_name>NVIDIA H200<", "<product_name>NVIDIA H100 80GB HBM3<", 1)
     found = read(h200x8, CommandResult(0, text))
     assert (found["product_name"], found["homogeneous"]) == (None, False)
+
+
+def test_real_capture_of_a_gpu_that_works(tmp_path: Path) -> None:
+    (entry,) = read(tmp_path, CommandResult(0, (FIXTURES / "smi_h100x1_load.xml").read_text()))["gpus"]
+    assert (entry["processes"], entry["memory_used_mib"]) == ((5325,), 53317)
+    assert (entry["utilisation_percent"], entry["temperature"]) == (54, 38)
 
 
 def test_processes_and_modes(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import subprocess
 import xml.etree.ElementTree as ET
 
 KIND = "nvidia.com/gpu"
-CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+LIBRARIES = f"/usr/lib/{os.uname().machine}-linux-gnu"
+CONTROL_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")
 
 
 class DriverError(Exception):
@@ -33,10 +34,9 @@ def discover() -> tuple[str, dict[str, tuple[str, str]]]:
 
 def mounts(version: str) -> list[str]:
     """Return the driver's host paths for a container. The lab's nvidia-smi needs the last two."""
-    libraries = f"/usr/lib/{os.uname().machine}-linux-gnu"
     return [
-        f"{libraries}/libcuda.so.{version}",
-        f"{libraries}/libnvidia-ml.so.{version}",
+        f"{LIBRARIES}/libcuda.so.{version}",
+        f"{LIBRARIES}/libnvidia-ml.so.{version}",
         "/usr/bin/nvidia-smi",
         "/usr/share/nvidia-lab",
         "/run/nvidia-lab",
