@@ -17,7 +17,7 @@ def canary_problems(
     max_ratio: float,
     min_requests: int,
 ) -> list[str]:
-    """Return why a canary is worse than the hosts that are none; empty if it is not.
+    """Return why a canary is worse than the hosts that are not canaries; empty if it is not.
 
     gateways: results of module ``gateway_info`` with traffic. For the limits see ``traffic_problems``.
     """
