@@ -71,11 +71,15 @@ molecule: $(venv) ## Run Molecule scenarios on lab hosts (SCENARIO="default air_
 
 .PHONY: faults
 faults: $(venv) ## Run end-to-end tests on lab hosts: check mode, faults, recovery, secrets (hours)
-	pytest -vv tests/e2e $(addprefix --ignore tests/e2e/,test_rollout_faults.py test_rollout_load.py)
+	pytest -vv tests/e2e $(addprefix --ignore tests/e2e/,test_rollout_faults.py test_rollout_load.py test_real_gpus.py test_real_gpu_fleet.py)
 
 .PHONY: faults-rollout
 faults-rollout: $(venv) ## Test all faults at all moments of a rollout, write docs/test-results/rollout-faults.md (2 h)
 	ROLLOUT_DOCUMENTS=docs/test-results pytest -vv --capture=no tests/e2e/test_rollout_faults.py
+
+.PHONY: real-gpus
+real-gpus: $(venv) ## Test the roles on this machine's GPUs, with an engine that is not TensorRT-LLM (LAB_MACHINE_PYTHON=/opt/venv/bin/python3)
+	pytest -vv --capture=no tests/e2e/test_real_gpus.py tests/e2e/test_real_gpu_fleet.py
 
 .PHONY: load-rollout
 load-rollout: $(venv) ## Change image, recipe, model and Docker of six hosts under load, write docs/test-results/rollout-load.md (40 min)

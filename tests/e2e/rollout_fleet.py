@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, Run, address, docker, lab
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
@@ -79,7 +79,7 @@ class Fleet:
         lab("down", environment=self.environment)
 
     @contextmanager
-    def serving(self, **variables: Any) -> Iterator[Fleet]:
+    def serving(self, **variables: Any) -> Iterator[Self]:
         """Deploy the hosts and put them in service; remove them afterwards."""
         self.up()
         run = self.play("site", **variables)
