@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: rollback_releases
-short_description: Select the release to which each host rolls back
+short_description: Select the rollout to undo, and the release to which each host rolls back
 version_added: 0.1.0
 description:
   - Undoes the unfinished rollout, otherwise the one that last updated one of these hosts, whether one run or several
@@ -28,14 +28,16 @@ author:
 EXAMPLES = r"""
 - name: Select the releases to roll back to
   ansible.builtin.set_fact:
-    releases: "{{ {'gpu1': runs1, 'gpu2': runs2} | trtllm.fleet.rollback_releases }}"
+    releases: "{{ ({'gpu1': runs1, 'gpu2': runs2} | trtllm.fleet.rollback_releases).releases }}"
 """
 
 RETURN = r"""
 _value:
-  description: Name of the release of each host; empty if it has no release to roll back to.
+  description:
+    - C(rollout) is the name of the rollout to undo; empty if none has run.
+    - C(releases) has the name of the release of each host; empty if it has no release to roll back to.
   type: dict
-  sample: {gpu1: 89e6c98d9288, gpu2: ""}
+  sample: {rollout: "2026-11-23T01:47:29Z", releases: {gpu1: 89e6c98d9288, gpu2: ""}}
 """
 
 from collections.abc import Callable, Mapping
@@ -44,10 +46,11 @@ from typing import Any
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.history import newest_rollout, rollback_release
 
 
-def rollback_releases(hosts: Mapping[str, Mapping[str, Any]], unfinished: str = "") -> dict[str, str]:
-    """Return the release of each host, as DOCUMENTATION describes."""
+def rollback_releases(hosts: Mapping[str, Mapping[str, Any]], unfinished: str = "") -> dict[str, Any]:
+    """Return the rollout and the release of each host, as DOCUMENTATION describes."""
     rollout = unfinished or newest_rollout(runs["history"] for runs in hosts.values())
-    return {name: rollback_release(runs["history"], runs["verified"], rollout) for name, runs in hosts.items()}
+    releases = {name: rollback_release(runs["history"], runs["verified"], rollout) for name, runs in hosts.items()}
+    return {"rollout": rollout, "releases": releases}
 
 
 class FilterModule:

@@ -73,7 +73,7 @@ options:
     type: bool
     default: false
   rollout:
-    description: For V(verified), the name of the rollout, for C(ROOT/history.json).
+    description: For V(verified), the name of the rollout, or of the one that a rollback undoes.
     type: str
     default: ''
   keep:

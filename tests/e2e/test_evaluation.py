@@ -208,9 +208,7 @@ def test_server_failure_ends_the_run(host: Fleet, untouched: str, options: dict[
 def test_host_restores_its_release_without_its_control_node(
     host: Fleet, untouched: str, options: dict[str, Any], reboot: bool
 ) -> None:
-    process = begun(
-        host, {**options, "trtllm_server_temporary_seconds": 1800 if reboot else 60, "evaluation_timeout": 3600}
-    )
+    process = begun(host, {**options, "trtllm_server_temporary_seconds": 1800 if reboot else 60})
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert process.stdout

@@ -52,17 +52,6 @@ def test_check_mode_prints_the_plan_and_changes_nothing(fleet: Fleet) -> None:
     assert fleet.releases() == before
 
 
-def test_rollback_is_permanent(fleet: Fleet) -> None:
-    with fleet.load(RATE) as load:
-        run = fleet.play("rollback")
-        assert run.status == 0, run.output
-    assert load.errors() == {}
-    assert fleet.options() == [8192] * fleet.gpus
-    again = fleet.play("rollback")
-    assert f"0 of {fleet.gpus} hosts are updated" in again.output
-    assert fleet.options() == [8192] * fleet.gpus
-
-
 @pytest.mark.parametrize(
     ("bad", "cause"),
     [
@@ -97,12 +86,28 @@ def test_bad_release_is_rolled_back(fleet: Fleet, bad: dict[str, Any], cause: st
     assert fleet.in_service() == fleet.all_instances
 
 
-def test_rollback_of_a_failed_rollout_keeps_the_release_before_it(fleet: Fleet) -> None:
+def test_rollback_of_a_failed_rollout_does_not_undo_the_one_before(fleet: Fleet) -> None:
     before = fleet.releases()
-    run = fleet.play("rollback")
+    for _run in range(2):
+        run = fleet.play("rollback")
+        assert run.status != 0, run.output
+        assert "has changed none of these hosts" in " ".join(run.output.split())
+        assert fleet.releases() == before
+    # The operator gives it up.
+    run = fleet.play("rollout", **TWO)
     assert run.status == 0, run.output
     assert f"0 of {fleet.gpus} hosts are updated" in run.output
-    assert fleet.releases() == before
+
+
+def test_rollback_is_permanent(fleet: Fleet) -> None:
+    with fleet.load(RATE) as load:
+        run = fleet.play("rollback")
+        assert run.status == 0, run.output
+    assert load.errors() == {}
+    assert fleet.options() == [8192] * fleet.gpus
+    again = fleet.play("rollback")
+    assert f"0 of {fleet.gpus} hosts are updated" in again.output
+    assert fleet.options() == [8192] * fleet.gpus
 
 
 class Watch:

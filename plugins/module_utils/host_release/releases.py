@@ -184,13 +184,15 @@ class HostReleases:
     def mark_verified(self, name: str, keep: int, back: bool = False, rollout: str = "") -> tuple[bool, list[str]]:
         """Record a release as verified, and remove all but the ``keep`` releases that were written or verified last.
 
-        The release that was verified before always stays. ``back``: this is a rollback. ``rollout``: its name.
-        Returns whether something changed, and the removed releases.
+        The release that was verified before always stays. ``back``: this is a rollback. ``rollout``: name of the
+        rollout, or of the one that the rollback undoes. Returns whether something changed, and the removed releases.
         """
         before = self.verified()
-        if before == name:
-            return False, []
         history = self.history()[-HISTORY_LENGTH + 1 :]
+        # A host that the rollout never changed has to know that it was undone, too.
+        undone = bool(back and rollout and history) and history[-1].get("rollout") != rollout
+        if before == name and not undone:
+            return False, []
         number = history[-1].get("number", 0) + 1 if history else 1
         entry = {**self._entry(number, name, time.time()), "back": back, "rollout": rollout}
         others = sorted(

@@ -28,9 +28,8 @@ def canary_problems(
         if not canary:
             found.append(f"{host} is not behind {gateway['__rollout_gateway']}")
         found += [f"{host}.{name} {one['state']} {at}" for name, one in canary.items() if not one["up"]]
-        others = [
-            one["traffic"] for name, ones in gateway["hosts"].items() if name not in canaries for one in ones.values()
-        ]
+        names = set(gateway["hosts"]) - set(canaries) or set(gateway["hosts"]) - {host}
+        others = [one["traffic"] for name in sorted(names) for one in gateway["hosts"][name].values()]
         compared = merge_traffic([one["traffic"] for one in canary.values()]), merge_traffic(others)
         found += [f"{at} {problem}" for problem in traffic_problems(*compared, max_failed, max_ratio, min_requests)]
     return found

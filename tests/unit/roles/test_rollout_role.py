@@ -96,5 +96,5 @@ def test_every_host_of_a_failed_step_rolls_back(tmp_path: Path, gateway: dict[st
         assert "The host serves its previous release release-1.\n" in message
         assert "Updated before: none.\n" in message
         other = next(name for name in HOSTS if name != host)
-        assert f"Updated in the same step: {other}.\n" in message
+        assert f"In the same step, with results of their own: {other}.\n" in message
         assert "Not started: gpu3.\n" in message

@@ -359,7 +359,7 @@ def test_the_way_to_the_hub_may_lead_through_a_proxy(hub: LabHub, tmp_path: Path
 
     (host.directory / "config.json").unlink()
     host.plan["hub"]["no_proxy"] = "hub.invalid"
-    host.plan["stall_timeout"] = 2
+    host.plan["stall_timeout"] = 5
     done = host.fetch()
     assert done.returncode == 1
     assert "cannot resolve the name in http://hub.invalid" in done.stderr

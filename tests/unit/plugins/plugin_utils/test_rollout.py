@@ -403,7 +403,7 @@ def test_capacity_without_some(without: dict[str, int], expected: float) -> None
 
 
 def verified_history(*entries: str) -> dict[str, Any]:
-    """Return a result of host_release_info: RELEASE, RELEASE@ROLLOUT, <RELEASE: rolled back to, -RELEASE: removed."""
+    """Return a result of host_release_info: RELEASE, RELEASE@ROLLOUT, <RELEASE@UNDONE: back, -RELEASE: removed."""
     history = []
     for entry in entries:
         release, _at, rollout = entry.lstrip("<-").partition("@")
@@ -421,7 +421,7 @@ def verified_history(*entries: str) -> dict[str, Any]:
             [["one@1", "two@2"], ["zero@0", "one@1"]], ["one", "one"], id="a host that it did not reach stays"
         ),
         pytest.param(
-            [["one@1", "two@2", "<one@3"], ["one@1", "two@2"]], ["one", "one"], id="one has rolled back already"
+            [["one@1", "two@2", "<one@2"], ["one@1", "two@2"]], ["one", "one"], id="one has rolled back already"
         ),
         pytest.param([["one@1", "two@2", "three@2"]], ["one"], id="two releases of a rollout that was taken up again"),
         pytest.param([["one@1", "two@2", "one@3"]], ["two"], id="what was before may be the one before that again"),
@@ -431,12 +431,13 @@ def verified_history(*entries: str) -> dict[str, Any]:
         pytest.param([["one@1", "two@2"], ["new"]], ["one", "new"], id="a host that came later stays"),
         pytest.param([["new@2"]], [""], id="the rollout brought its first"),
         pytest.param([[]], [""], id="no verified release"),
-        pytest.param([["one@1", "two@2", "<one@3", "four@4"]], ["one"], id="forward again"),
+        pytest.param([["one@1", "two@2", "<one@2", "four@4"]], ["one"], id="forward again"),
+        pytest.param([["one@1", "two@2", "<one@"]], ["one"], id="after rollback_to"),
     ],
 )
 def test_rollback_releases(hosts: list[list[str]], expected: list[str]) -> None:
     found = rollback_releases({f"gpu{number}": verified_history(*entries) for number, entries in enumerate(hosts)})
-    assert [*found.values()] == expected
+    assert [*found["releases"].values()] == expected
 
 
 @pytest.mark.parametrize(
@@ -449,7 +450,20 @@ def test_rollback_releases(hosts: list[list[str]], expected: list[str]) -> None:
 )
 def test_an_unfinished_rollout_is_undone_before_an_earlier_one(hosts: list[list[str]], expected: list[str]) -> None:
     histories = {f"gpu{number}": verified_history(*entries) for number, entries in enumerate(hosts)}
-    assert [*rollback_releases(histories, "3").values()] == expected
+    assert [*rollback_releases(histories, "3")["releases"].values()] == expected
+
+
+def test_a_release_that_came_back_in_the_same_rollout_stays() -> None:
+    """An operator gave up a rollout with the old values of the inventory."""
+    gave_up, not_reached = verified_history("one@1", "two@2", "three@3", "two@3"), verified_history("one@1", "two@2")
+    found = rollback_releases({"gpu1": gave_up, "gpu2": not_reached})
+    assert found == {"rollout": "3", "releases": {"gpu1": "two", "gpu2": "two"}}
+
+
+def test_an_undone_rollout_is_not_followed_by_the_one_before() -> None:
+    """The first rollback found one host that the failed rollout had touched; the second one finds no lock."""
+    restored, untouched = verified_history("one@1", "two@2", "<two@3"), verified_history("one@1", "two@2")
+    assert rollback_releases({"gpu1": restored, "gpu2": untouched})["releases"] == {"gpu1": "two", "gpu2": "two"}
 
 
 # --- the canary -------------------------------------------------------------------------------------------------------
@@ -524,6 +538,11 @@ def test_canaries_are_not_compared_with_each_other() -> None:
     assert canary_problems("a", seen, ["a"], 1.0, 2.0, 20) == []
     (problem,) = canary_problems("a", seen, ["a", "b"], 1.0, 2.0, 20)
     assert problem.startswith("at gw1 the p50")
+
+
+def test_without_other_hosts_canaries_are_compared_with_each_other() -> None:
+    seen = [gateway(a=[answered(failed=9)], b=[answered(failed=9)])]
+    assert canary_problems("a", seen, ["a", "b"], 1.0, 2.0, 20) == []
 
 
 def test_instances_of_a_host_are_taken_together() -> None:
