@@ -233,7 +233,7 @@ def boot() -> types.ModuleType:
 
 def test_the_cdi_specification_has_the_form_of_a_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
     files = PACKAGES / "files/nvidia-container-toolkit-base/usr"
-    real = yaml.safe_load((FIXTURES / "cdi_h100x1.yaml").read_text())
+    real = yaml.safe_load((FIXTURES / "cdi_h100x1.txt").read_text())
     monkeypatch.syspath_prepend(str(files / "lib/nvidia-container-toolkit"))
     program = runpy.run_path(str(files / "bin/nvidia-ctk"))
     uuid = real["devices"][1]["name"]

@@ -899,7 +899,7 @@ def test_history_of_verified_releases(host: Host) -> None:
 
 def test_a_rollback_is_recorded_on_a_host_that_the_rollout_did_not_change(host: Host) -> None:
     one = host.run(ONE)
-    assert [host.releases().mark_verified(one, 5, True, "r1")[0] for _ in range(2)] == [True, False]
+    assert [host.releases().mark_verified(one, 5, True, "r1")[0] for _run in range(2)] == [True, False]
     assert [(entry["release"], entry["back"], entry["rollout"]) for entry in host.releases().history()] == [
         (one, False, ""),
         (one, True, "r1"),
