@@ -17,6 +17,7 @@ REPO = Path(__file__).resolve().parents[2]
 HOST = "faults-1"
 LAB = {**os.environ, "LAB_PREFIX": "faults-", "LAB_HOSTS": "1"}
 UNIT = "trtllm-serve-0.service"
+CONTAINER = UNIT.removesuffix(".service")
 CHAT = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "Are you there?"}], "max_tokens": 8}
 
 
@@ -78,6 +79,10 @@ class Fleet:
     def shell(self, script: str, check: bool = True) -> str:
         """Return the output of a shell script on the host."""
         return docker("exec", self.host, "sh", "-c", script, check=check)
+
+    def container(self) -> str:
+        """Return the id of the server's container; empty without one."""
+        return self.shell(f"docker inspect --format '{{{{.Id}}}}' {CONTAINER} 2>/dev/null", check=False).strip()
 
     def release(self) -> str:
         """Return the release directory that the unit links to."""

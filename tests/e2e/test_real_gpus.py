@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, UNIT, Fleet, Run, docker, lab, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import CONTAINER, REPO, UNIT, Fleet, Run, docker, lab, wait_for
 
 KIND = os.environ.get("LAB_GPU", "real")
 HOST = "real-1"
@@ -31,7 +31,6 @@ ENVIRONMENT = {
     "LAB_OS": "trixie",
     "LAB_PREFIX": "real-",
 }
-CONTAINER = UNIT.removesuffix(".service")
 FAULT = "/srv/trtllm-fleet/encodings/fault"
 WATCH_TIMEOUT = 40  # seconds
 VARIABLES = {
@@ -85,10 +84,6 @@ def measure(fleet: Fleet, name: str) -> dict[str, str]:
 def kernel_log() -> list[str]:
     """Return the lines of the machine's kernel log; lab hosts cannot read it."""
     return subprocess.run(["dmesg"], capture_output=True, text=True, check=False).stdout.splitlines()
-
-
-def container(fleet: Fleet) -> str:
-    return fleet.shell(f"docker inspect --format '{{{{.Id}}}}' {CONTAINER} 2>/dev/null", check=False).strip()
 
 
 def has_gpu(fleet: Fleet) -> bool:
@@ -154,12 +149,12 @@ def fleet(bare: Fleet) -> Iterator[Fleet]:
 
 
 def test_gpu_is_kept_after_daemon_reload(fleet: Fleet) -> None:
-    before = container(fleet)
+    before = fleet.container()
     fleet.shell("systemctl daemon-reload")
     for _second in range(5):
         assert has_gpu(fleet)
         time.sleep(1)
-    assert container(fleet) == before
+    assert fleet.container() == before
 
 
 def test_gpu_is_kept_after_new_cdi_devices(fleet: Fleet) -> None:
@@ -177,12 +172,12 @@ def test_gpu_is_kept_after_new_cdi_devices(fleet: Fleet) -> None:
     ids=["docker restarted", "docker killed", "host restarted"],
 )
 def test_gpu_is_back(fleet: Fleet, script: str) -> None:
-    before, began = container(fleet), time.monotonic()
+    before, began = fleet.container(), time.monotonic()
     if script == "docker restart":
         docker("restart", fleet.host)
     else:
         fleet.shell(script)
-    assert wait_for(lambda: container(fleet) not in ("", before) and has_gpu(fleet), PATIENCE)
+    assert wait_for(lambda: fleet.container() not in ("", before) and has_gpu(fleet), PATIENCE)
     print(f"{script}: {time.monotonic() - began:.0f} s")
 
 
@@ -201,9 +196,9 @@ def test_load_is_seen(fleet: Fleet) -> None:
 @real
 @pytest.mark.parametrize("fault", ["illegal", "oom"])
 def test_cuda_error_ends_the_engine_and_systemd_restarts_it(fleet: Fleet, fault: str) -> None:
-    before, log = container(fleet), kernel_log()
+    before, log = fleet.container(), kernel_log()
     fleet.shell(f"echo {fault} > {FAULT}")
-    assert wait_for(lambda: container(fleet) != before, PATIENCE)
+    assert wait_for(lambda: fleet.container() != before, PATIENCE)
     keep(f"kernel_{fault}.txt", "\n".join(line for line in kernel_log() if line not in log))
     fleet.shell(f"rm {FAULT}")
     keep(f"unit_{fault}.txt", fleet.shell(f"journalctl --no-pager --unit={UNIT} --since=-2min"))
@@ -215,14 +210,14 @@ def test_cuda_error_ends_the_engine_and_systemd_restarts_it(fleet: Fleet, fault:
 
 @real
 def test_hung_kernel_is_found_and_its_memory_is_free_before_the_next_start(fleet: Fleet) -> None:
-    before, began = container(fleet), time.monotonic()
+    before, began = fleet.container(), time.monotonic()
     with load(fleet, 1):
         time.sleep(25)  # the watchdog has seen it ready
         fleet.shell(f"echo spin > {FAULT}")
         free = []
 
         def replaced() -> bool:
-            now = container(fleet)
+            now = fleet.container()
             if not now:
                 free.append(memory(fleet))
             return now not in ("", before)

@@ -4,20 +4,14 @@ import re
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import UNIT, Fleet, docker, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import CONTAINER, Fleet, docker, wait_for
 
-CONTAINER = UNIT.removesuffix(".service")
 PATIENCE = 120  # seconds
-
-
-def container(fleet: Fleet) -> str:
-    """Return the id of the server's container; empty without one."""
-    return fleet.shell(f"docker inspect --format '{{{{.Id}}}}' {CONTAINER} 2>/dev/null", check=False).strip()
 
 
 def comes_back(fleet: Fleet, before: str) -> bool:
     """Return True if another container responds in time; the old one may outlive its daemon for a while."""
-    return wait_for(lambda: container(fleet) not in ("", before) and fleet.chat() == 200, PATIENCE)
+    return wait_for(lambda: fleet.container() not in ("", before) and fleet.chat() == 200, PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +23,7 @@ def comes_back(fleet: Fleet, before: str) -> bool:
     ],
 )
 def test_killed_process_is_restarted(fleet: Fleet, script: str) -> None:
-    before = container(fleet)
+    before = fleet.container()
     # Earlier starts count against systemd's start limit, which is not under test here.
     fleet.shell("systemctl reset-failed docker.service")
     fleet.shell(script)
@@ -37,7 +31,7 @@ def test_killed_process_is_restarted(fleet: Fleet, script: str) -> None:
 
 
 def test_endpoint_recovers_after_a_reboot(fleet: Fleet) -> None:
-    before = container(fleet)
+    before = fleet.container()
     docker("restart", fleet.host)
     assert comes_back(fleet, before)
 

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, UNIT, Fleet, Hub
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import CONTAINER, REPO, Fleet, Hub
 
-CONTAINER = UNIT.removesuffix(".service")
 ALLOWED = {"/etc/trtllm-fleet/docker/config.json 600"}  # the hub token is deleted when all files are complete
 
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import UNIT, Fleet, lab, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import CONTAINER, UNIT, Fleet, lab, wait_for
 
 ENVIRONMENT = {**os.environ, "LAB_PREFIX": "heal-", "LAB_HOSTS": "1"}
-CONTAINER = UNIT.removesuffix(".service")
 WATCHDOG = UNIT.replace("trtllm-", "trtllm-watch-")
 FAULT = "/srv/trtllm-fleet/encodings/fault"
 # It loads longer than the response timeout, and is ready well before the start timeout.

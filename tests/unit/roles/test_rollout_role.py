@@ -55,19 +55,24 @@ def collection(folder: Path, results: dict[str, dict[str, Any]]) -> None:
         (modules / f"{name}.py").write_text(f"#!/usr/bin/python\nprint({json.dumps(result)!r})\n")
 
 
-def update(folder: Path, gateway: dict[str, Any]) -> str:
-    """Update a step of two hosts with a gateway in this state. Return the output."""
-    collection(folder, {"gateway_info": gateway, "gateway_host": {"changed": True}, "rollout_lock": {"rollout": "now"}})
+def played(folder: Path, entry: str, *more: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """Run an entry point of the role, and more tasks, on two hosts with a gateway."""
     groups = {"gpu_hosts": HOSTS, "gateway": ["gateway1"]}
     children = {group: {"hosts": dict.fromkeys(names)} for group, names in groups.items()}
-    role = {"name": "trtllm.fleet.rollout", "tasks_from": "update"}
-    play = {"hosts": "gpu_hosts", "gather_facts": False, "max_fail_percentage": 0, "tasks": [{"import_role": role}]}
+    tasks = [{"import_role": {"name": "trtllm.fleet.rollout", "tasks_from": entry}}, *more]
+    play = {"hosts": "gpu_hosts", "gather_facts": False, "max_fail_percentage": 0, "tasks": tasks}
     inventory, playbook = folder / "hosts.json", folder / "play.json"
     inventory.write_text(json.dumps({"all": {"vars": VARIABLES, "children": children}}))
     playbook.write_text(json.dumps([play]))
     command: list[str | Path] = ["ansible-playbook", "-i", inventory, playbook]
     environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(folder)}
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def update(folder: Path, gateway: dict[str, Any]) -> str:
+    """Update a step of two hosts with a gateway in this state. Return the output."""
+    collection(folder, {"gateway_info": gateway, "gateway_host": {"changed": True}, "rollout_lock": {"rollout": "now"}})
+    ended = played(folder, "update")
     assert ended.returncode == 2, ended.stdout
     return ended.stdout
 
@@ -98,3 +103,15 @@ def test_every_host_of_a_failed_step_rolls_back(tmp_path: Path, gateway: dict[st
         other = next(name for name in HOSTS if name != host)
         assert f"In the same step, with results of their own: {other}.\n" in message
         assert "Not started: gpu3.\n" in message
+
+
+def test_each_host_rolls_back_to_its_release_before_the_rollout(tmp_path: Path) -> None:
+    entries = [{"release": name, "rollout": name, "back": False, "kept": True} for name in ("r1", "r2")]
+    collection(tmp_path, {"host_release_info": {"verified": "r2", "history": entries}})
+    show = {
+        "debug": {"msg": "{{ inventory_hostname }}: {{ rollout_back_to }}, undoes {{ __rollout_selected.rollout }}"}
+    }
+    ended = played(tmp_path, "select_rollback", show)
+    assert ended.returncode == 0, ended.stdout
+    for host in HOSTS:
+        assert f"{host}: r1, undoes r2" in ended.stdout
