@@ -190,7 +190,7 @@ def test_load_is_seen(fleet: Fleet) -> None:
         row = status(fleet, "load")
     assert float(busy["power.draw"].split()[0]) > float(idle["power.draw"].split()[0]) + 50
     assert int(busy["utilization.memory"].split()[0]) > 0  # what the watchdog takes for work
-    assert row["state"] == "ok", row
+    assert row["verdict"] == "ok", row
 
 
 @real
