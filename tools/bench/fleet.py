@@ -1,13 +1,14 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Measure status.yml, and site.yml without changes, beside plain SSH.
+"""Measure status.yml, and site.yml without changes, beside plain SSH and beside a playbook of one task.
 
 Plain SSH runs one shell script on each host in parallel, over open connections as Ansible's are. It reads the same as
-status.yml: units, the release's files, the instances' health and models, images, GPUs and drivers. Needs an otherwise
-idle lab with verified endpoints: see docs/test-results/benchmarks.md.
+status.yml: units, the release's files, the instances' health and models, images, GPUs and drivers. The playbook of one
+task runs module stat. Needs an otherwise idle lab with verified endpoints: see docs/test-results/benchmarks.md.
 
-The last line is one JSON object, with medians of wall seconds and of CPU seconds of the control node.
+The last line is one JSON object, with medians of wall seconds and of CPU seconds of the control node. The exit status
+is 1 if a limit is missed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import resource
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,6 +29,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 INVENTORY = "inventory/local"
+ONE_TASK = "tools/bench/one_task.yml"
+# Of site.yml: wall seconds to those of plain SSH, CPU seconds to those of one task.
+WALL_LIMIT, CPU_LIMIT = 3.0, 3.0
 # Prints what an operator would read to check a host.
 SCRIPT = r"""
 cd /etc/trtllm-fleet/verified && units=$(ls | grep '\.service$')
@@ -120,6 +125,7 @@ def main() -> None:
 
         works: dict[str, Callable[[], object]] = {
             "ssh": look,
+            "one task": lambda: play(ONE_TASK),
             "status.yml": lambda: play("playbooks/status.yml"),
             "site.yml": lambda: play("site.yml"),
         }
@@ -129,11 +135,24 @@ def main() -> None:
         for _turn in range(given.repeat):
             for name, work in works.items():
                 found[name].append(measured(work))
-    result: dict[str, object] = {"hosts": len(fleet), "cores": os.cpu_count(), "repeat": given.repeat}
-    floor = [statistics.median(one) for one in zip(*found["ssh"], strict=True)]
-    print(f"{'':12}{'wall s':>10}{'CPU s':>10}{'x wall':>10}{'x CPU':>10}")
-    for name, figures in found.items():
-        wall, used = (statistics.median(one) for one in zip(*figures, strict=True))
-        print(f"{name:12}{wall:10.2f}{used:10.2f}{wall / floor[0]:10.1f}{used / floor[1]:10.1f}")
-        result[name] = {"wall": round(wall, 2), "cpu": round(used, 2)}
+    medians = {
+        name: tuple(statistics.median(one) for one in zip(*figures, strict=True)) for name, figures in found.items()
+    }
+    print(f"{'':12}{'wall s':>10}{'CPU s':>10}{'x SSH wall':>12}{'x task CPU':>12}")
+    for name, (wall, used) in medians.items():
+        print(f"{name:12}{wall:10.2f}{used:10.2f}{wall / medians['ssh'][0]:12.1f}{used / medians['one task'][1]:12.1f}")
+    ratios = {
+        "wall": medians["site.yml"][0] / medians["ssh"][0],
+        "cpu": medians["site.yml"][1] / medians["one task"][1],
+    }
+    missed = [name for name, limit in (("wall", WALL_LIMIT), ("cpu", CPU_LIMIT)) if ratios[name] > limit]
+    result = {
+        "hosts": len(fleet),
+        "cores": os.cpu_count(),
+        "repeat": given.repeat,
+        **{name: {"wall": round(wall, 2), "cpu": round(used, 2)} for name, (wall, used) in medians.items()},
+        "ratios": {name: round(ratio, 2) for name, ratio in ratios.items()},
+        "missed": missed,
+    }
     print(json.dumps(result))
+    sys.exit(bool(missed))

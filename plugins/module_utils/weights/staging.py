@@ -146,7 +146,8 @@ def verify_snapshot(
     if not dry:
         with suppress(FileNotFoundError):
             os.utime(directory / MANIFEST)  # the time that it was used last
-    named = [Path(path).read_text(errors="replace") for pattern in named_in for path in glob(pattern)]
+    files = [Path(path) for pattern in named_in for path in glob(pattern)]
+    named = [file.read_text(errors="replace") for file in files if file.exists()]  # not a link to a removed file
     # On a network file system other hosts may serve them.
     others = _finished(directory, manifest.repository)[keep:] if keep is not None and not place.network else []
     for other in others:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.checks import Check, summarise
+from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint import options as options_of_module
 from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint import verification
 from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import Client, Deadline, OutOfTime
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd
@@ -52,7 +53,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     def run(url: FakeOpenAI | str, systemd: FakeSystemd | None = None, **options: Any) -> dict[str, Any]:
         if systemd:
-            monkeypatch.setattr(endpoint_check, "Systemd", lambda: Systemd(systemd))
+            monkeypatch.setattr(options_of_module, "Systemd", lambda: Systemd(systemd))
             options.setdefault("unit", "trtllm-serve-0")
         base_url = url.url if isinstance(url, FakeOpenAI) else url
         args = {"base_url": base_url, "model": MODEL, "timeout": 30, **options}

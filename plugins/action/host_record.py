@@ -1,0 +1,49 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Compare a host with its record, or write it; the module of the same name has the documentation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.record.collected import RUN
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.record.inputs import ADDRESS, input_checksums
+
+MODULE = "trtllm.fleet.host_record"
+NO_CALLBACK = "callback plugin trtllm_fleet_record is not loaded, so the results of tasks are unknown"
+
+
+class ActionModule(ActionBase):
+    """The module, with the checksums and results that only the control node has."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        arguments = {**self._task.args, "collection": RUN.collection, "run": RUN.identifier}
+        if arguments.get("state") == "compared":
+            arguments["inputs"] = self._inputs(variables)
+            if not RUN.collection:
+                arguments["reason"] = NO_CALLBACK
+        elif arguments.get("state") == "recorded":
+            problem = NO_CALLBACK if not RUN.collection else RUN.problem()
+            if problem:
+                return {**result, "recorded": False, "warnings": [f"The host is not recorded: {problem}."]}
+            arguments["owned"] = RUN.owned(variables["inventory_hostname"])
+        found: dict[str, Any] = self._execute_module(MODULE, module_args=arguments, task_vars=variables)
+        groups = arguments.get("groups")
+        if groups and "as_recorded" in found:
+            # What action group_by returns, without the cost of another task for each host.
+            found |= {"add_group": groups[0 if found["as_recorded"] else 1], "parent_groups": ["all"]}
+        return {**result, **found}
+
+    def _inputs(self, variables: dict[str, Any]) -> dict[str, str]:
+        hosts = variables["hostvars"]
+        return input_checksums(
+            variables,
+            variables["groups"],
+            lambda host: hosts[host].get(ADDRESS),
+            self._templar.template,
+        )

@@ -1,0 +1,175 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a run hands to the convergence record: inputs, owned names and the checksum of the collection."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.record.collected import Collected
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.record.collection import collection_checksum
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.record.inputs import ROLES, input_checksums
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.record.owned import OWNED, owned
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.variables import roles
+from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+
+GROUPS = {"gateway": ["gw1"], "gpu_hosts": ["gpu1"]}
+
+
+def actions(node: Any) -> Iterator[str]:
+    """Yield the actions of all tasks in a document."""
+    if isinstance(node, list):
+        for entry in node:
+            yield from actions(entry)
+    elif isinstance(node, dict):
+        yield from (key for key in node if isinstance(key, str) and key.count(".") == 2)
+        for key in ("tasks", "pre_tasks", "post_tasks", "handlers", "block", "rescue", "always"):
+            yield from actions(node.get(key) or [])
+
+
+def site_files() -> list[Path]:
+    """Return the task files of all roles, and the playbooks that import no role of another product."""
+    return [*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("roles/*/handlers/*.yml"), ROOT / "playbooks/site.yml"]
+
+
+def test_what_each_action_of_the_roles_owns_is_known() -> None:
+    used = {action for path in site_files() for action in actions(yaml.safe_load(path.read_text()))}
+    # These run on the control node, or in playbooks that write no record.
+    apart = {"trtllm.fleet.benchmark_load", "trtllm.fleet.benchmark_report", "trtllm.fleet.benchmark_run"}
+    apart |= {"trtllm.fleet.evaluation_run", "trtllm.fleet.managed_packages", "trtllm.fleet.rollout_plan"}
+    apart |= {"ansible.builtin.group", "ansible.builtin.import_playbook", "ansible.builtin.import_tasks"}
+    assert len(used) > 30
+    assert used - set(OWNED) <= apart
+
+
+@pytest.mark.parametrize(
+    ("action", "result", "expected"),
+    [
+        ("ansible.builtin.copy", {"dest": "/etc/a"}, [("files", "/etc/a")]),
+        ("ansible.builtin.file", {"path": "/etc/d/", "state": "absent"}, [("files", "/etc/d")]),
+        (
+            "ansible.builtin.template",
+            {"results": [{"dest": "/etc/a"}, {"skipped": True}, {"dest": "/etc/b"}]},
+            [("files", "/etc/a"), ("files", "/etc/b")],
+        ),
+        ("ansible.builtin.template", {"results": []}, []),
+        (
+            "ansible.builtin.systemd_service",
+            {"invocation": {"module_args": {"name": "docker"}}},
+            [("units", "docker.service")],
+        ),
+        ("ansible.builtin.systemd_service", {"invocation": {"module_args": {"daemon_reload": True}}}, []),
+        (
+            "ansible.builtin.apt",
+            {"invocation": {"module_args": {"name": ["docker.io", "nvidia-driver-cuda=590.48.01-1"]}}},
+            [("packages", "docker.io"), ("packages", "nvidia-driver-cuda")],
+        ),
+        (
+            "ansible.builtin.command",
+            {"invocation": {"module_args": {"creates": "/etc/x", "removes": None}}},
+            [("files", "/etc/x")],
+        ),
+        ("trtllm.fleet.python_program", {"path": "/opt/hf"}, [("trees", "/opt/hf")]),
+        # A task with no_log has no result.
+        ("ansible.builtin.copy", {"censored": "the output has been hidden"}, []),
+    ],
+)
+def test_owned_names_are_in_the_result(action: str, result: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert list(owned(action, result)) == expected
+
+
+def test_results_are_collected_by_host() -> None:
+    run = Collected()
+    run.add("gpu1", "ansible.builtin.copy", {"dest": "/etc/b"})
+    run.add("gpu1", "ansible.builtin.copy", {"dest": "/etc/a"})
+    run.add("gpu2", "ansible.builtin.uri", {})
+    assert run.owned("gpu1") == {"files": ["/etc/a", "/etc/b"]}
+    assert run.owned("gpu2") == {}
+    assert run.problem() == ""
+    run.add("gpu1", "community.general.new", {})
+    assert run.problem() == "it is not known what tasks of community.general.new own"
+
+
+def inputs(
+    variables: dict[str, Any], groups: dict[str, list[str]] | None = None, address: str = "10.0.0.1"
+) -> dict[str, str]:
+    def template(value: Any) -> Any:
+        if value == "{{ ansible_facts.fqdn }}":
+            raise ValueError("undefined")
+        return {"a": 1} if value == "{{ a }}" else value
+
+    return input_checksums(variables, groups or GROUPS, lambda _host: address, template)
+
+
+def test_inputs_are_the_variables_of_roles_that_run_on_gpu_hosts() -> None:
+    apart = {"other": 1, "benchmark_note": "x", "gateway_api_keys": [], "model_weights_token": "hf_x"}
+    found = inputs({"serving_recipe_use_case": "x", "trtllm_server_answers": {}, **apart})
+    assert sorted(found) == ["group gateway", "group registry_mirror", "serving_recipe_use_case"]
+
+
+def test_every_public_variable_of_these_roles_is_an_input() -> None:
+    public = {name for role, names in roles().items() if role in ROLES for name in names}
+    known = set(inputs(dict.fromkeys(public, "x")))
+    assert len(public) > 100
+    assert public - known == {"model_weights_token"}
+
+
+def test_the_roles_are_those_of_site() -> None:
+    used = set(re.findall(r"name: trtllm\.fleet\.(\w+)$", (ROOT / "playbooks/site.yml").read_text(), re.MULTILINE))
+    for path in (path for role in ROLES for path in (ROOT / "roles" / role / "tasks").glob("*.yml")):
+        used |= set(re.findall(r"name: trtllm\.fleet\.(\w+)$", path.read_text(), re.MULTILINE))
+    # They hand nothing of their own to the host: the gateways' part, and what a rollout compares.
+    assert used - ROLES == {"gateway", "rollout"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"docker_engine_options": {"a": 1, "b": 2}}, {"docker_engine_options": {"b": 2, "a": 1}}, True),
+        ({"docker_engine_options": "{{ a }}"}, {"docker_engine_options": {"a": 1}}, True),
+        ({"docker_engine_options": {"a": 1}}, {"docker_engine_options": {"a": "1"}}, False),
+        (
+            {"docker_engine_options": "{{ ansible_facts.fqdn }}"},
+            {"docker_engine_options": "{{ ansible_facts.fqdn }}"},
+            True,
+        ),
+        ({"docker_engine_options": "{{ ansible_facts.fqdn }}"}, {"docker_engine_options": "gw"}, False),
+        ({"docker_engine_options": {1: "a", "b": 2}}, {"docker_engine_options": {"b": 2, 1: "a"}}, True),
+        ({}, {"serving_recipe_use_case": None}, False),
+    ],
+)
+def test_inputs_differ_as_their_values_do(one: dict[str, Any], other: dict[str, Any], same: bool) -> None:
+    assert (inputs(one) == inputs(other)) is same
+
+
+def test_gateways_and_their_addresses_are_inputs() -> None:
+    before = inputs({})
+    assert inputs({}, {**GROUPS, "gateway": ["gw1", "gw2"]}) != before
+    assert inputs({}, address="10.0.0.2") != before
+    assert inputs({}, {**GROUPS, "gpu_hosts": ["gpu1", "gpu2"]}) == before
+
+
+def test_checksum_of_the_collection_covers_roles_plugins_and_playbooks(tmp_path: Path) -> None:
+    for folder in ("roles/a/tasks", "plugins/modules", "playbooks", "docs"):
+        (tmp_path / folder).mkdir(parents=True)
+    task = tmp_path / "roles/a/tasks/main.yml"
+    task.write_text("one")
+    seen = [collection_checksum(tmp_path)]
+    (tmp_path / "docs/page.md").write_text("text")
+    (tmp_path / "plugins/modules/__pycache__").mkdir()
+    (tmp_path / "plugins/modules/__pycache__/m.pyc").write_text("cache")
+    assert collection_checksum(tmp_path) == seen[0]
+    task.write_text("two")
+    seen.append(collection_checksum(tmp_path))
+    task.rename(task.with_name("other.yml"))
+    seen.append(collection_checksum(tmp_path))
+    (tmp_path / "playbooks/site.yml").write_text("play")
+    seen.append(collection_checksum(tmp_path))
+    assert len(set(seen)) == 4
