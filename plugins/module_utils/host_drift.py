@@ -42,6 +42,11 @@ def daemon_drift(file: Path, record: Path) -> Iterator[Drift]:
         yield _drift("docker", f"{file} has other values than the roles set: {', '.join(keys)}")
 
 
+def foreign_drop_ins(shown: Mapping[str, str]) -> list[str]:
+    """Return the drop-ins of a unit that neither systemd nor a package has for all services."""
+    return [path for path in shown.get("DropInPaths", "").split() if not path.startswith(VENDOR_DROP_INS)]
+
+
 def unit_drift(
     verified: str, units: Sequence[Mapping[str, Any]], shown: Mapping[str, Mapping[str, str]]
 ) -> Iterator[Drift]:
@@ -56,7 +61,7 @@ def unit_drift(
             yield _drift(name, f"{name} is a link into release {unit['release']}, which is not the verified one")
         elif state.get("UnitFileState", "enabled") != "enabled":
             yield _drift(name, f"{name} is {state['UnitFileState'] or 'not enabled'}: it does not start at boot")
-        drop_ins = [path for path in state.get("DropInPaths", "").split() if not path.startswith(VENDOR_DROP_INS)]
+        drop_ins = foreign_drop_ins(state)
         if drop_ins:
             yield _drift(name, f"{name} is changed by {', '.join(drop_ins)}")
         if state.get("NeedDaemonReload") == "yes":

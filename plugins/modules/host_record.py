@@ -101,8 +101,8 @@ differences:
   type: list
   elements: dict
   sample:
-    - about: /etc/docker/daemon.json
-      sentence: "docker /etc/docker/daemon.json is changed: features; recorded: as set"
+    - about: /etc/trtllm-fleet/weights.json
+      sentence: file /etc/trtllm-fleet/weights.json has another content
 release:
   description: Description of the verified release, as C(release.json) has it. V(null) if something differs.
   returned: for V(compared)

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner, run
-from ansible_collections.trtllm.fleet.plugins.module_utils.docker_daemon import DaemonConfigError, changed_keys
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import kernel_module
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_drift import daemon_drift, foreign_drop_ins
 from ansible_collections.trtllm.fleet.plugins.module_utils.managed_packages import Note
+from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import SnapshotError, look, read_manifest
 
 MISSING = "missing"
@@ -48,9 +49,7 @@ PLATFORM = (
 )
 # Python writes these by itself.
 CACHES = "__pycache__"
-# Drop-ins of systemd and of packages, which apply to all services.
-VENDOR_DROP_INS = ("/usr/lib/", "/lib/", "/run/systemd/system/service.d/")
-PROPERTIES = ("Id", "Type", "LoadState", "UnitFileState", "ActiveState", "NeedDaemonReload", "DropInPaths")
+PROPERTIES = ("Type", "LoadState", "UnitFileState", "ActiveState", "NeedDaemonReload", "DropInPaths")
 COMMAND_TIMEOUT = 20.0  # seconds
 BLOCK = 1024 * 1024
 
@@ -152,13 +151,12 @@ def package_values(status: str, names: Iterable[str]) -> dict[str, str]:
 
 def unit_value(shown: Mapping[str, str]) -> str:
     """Return load state, enablement, activity and foreign drop-ins of a unit. A oneshot unit has no activity."""
-    drop_ins = [path for path in shown.get("DropInPaths", "").split() if not path.startswith(VENDOR_DROP_INS)]
     values = [shown.get("LoadState", "unknown"), shown.get("UnitFileState") or "static"]
     if shown.get("Type") != "oneshot":
         values.append(shown.get("ActiveState", "unknown"))
     if shown.get("NeedDaemonReload") == "yes":
         values.append("changed since systemd loaded it")
-    return ", ".join(values + [f"drop-in {path}" for path in drop_ins])
+    return ", ".join(values + [f"drop-in {path}" for path in foreign_drop_ins(shown)])
 
 
 def model_value(path: Path) -> str:
@@ -242,8 +240,7 @@ class HostState:
         done = self._run("systemctl", "show", f"--property={','.join(PROPERTIES)}", "--", *names)
         if done.rc != 0:
             return dict.fromkeys(names, f"systemctl: {done.text or 'no answer'}")
-        shown = [dict(line.split("=", 1) for line in part.splitlines()) for part in done.stdout.strip().split("\n\n")]
-        return {name: unit_value(values) for name, values in zip(names, shown)}
+        return {name: unit_value(shown) for name, shown in paragraphs(names, done.stdout).items()}
 
     def _images(self, names: Sequence[str]) -> dict[str, str]:
         if not names:
@@ -259,12 +256,8 @@ class HostState:
 
     def _docker(self) -> Items:
         """Return whether daemon.json has the values of the roles; other keys are not theirs."""
-        paths = self.root / "etc/docker/daemon.json", self.root / "var/lib/trtllm-fleet/daemon.json.state"
-        try:
-            keys = changed_keys(read_file(paths[0]), read_file(paths[1]), (str(paths[0]), str(paths[1])))
-        except DaemonConfigError as error:
-            return {"docker /etc/docker/daemon.json": str(error)}
-        return {"docker /etc/docker/daemon.json": f"changed: {', '.join(keys)}" if keys else "as set"}
+        files = self.root / "etc/docker/daemon.json", self.root / "var/lib/trtllm-fleet/daemon.json.state"
+        return {"docker /etc/docker/daemon.json": next((one["sentence"] for one in daemon_drift(*files)), "as set")}
 
     def _driver(self) -> Items:
         """Return the loaded driver, the GPUs that it found, and the kernels that can boot next."""

@@ -49,7 +49,8 @@ def only_facts() -> set[str]:
 
 def input_names(names: Iterable[str]) -> list[str]:
     """Return the variables of the roles that site.yml runs on GPU hosts."""
-    return sorted(name for name in names if role_of(name) in ROLES and name not in only_facts() | PASSING)
+    others = only_facts() | PASSING
+    return sorted(name for name in names if role_of(name) in ROLES and name not in others)
 
 
 def checksum(value: Any) -> str:
