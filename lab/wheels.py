@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Download the wheels of a lock for a Python of another version.
 
-Usage: python3 lab/wheels.py VERSION LOCK DIRECTORY, such as 3.13 aiperf-0.13.0.txt wheels
+Usage: PYTHONPATH=collections python3 lab/wheels.py VERSION LOCK DIRECTORY, such as 3.13 aiperf-0.13.0.txt wheels
 
 pip download has --python-version, but evaluates the markers of a lock for the Python that runs pip.
 """
@@ -19,18 +19,20 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from ansible_collections.trtllm.fleet.tools.lock import applies
+
+MACHINE = os.uname().machine
 PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
 
 
 def requirements(lock: str, version: str) -> Iterator[str]:
     """Yield the requirements of a lock with their hashes, for a Python version such as ``3.13``."""
-    environment = {"python_version": version, "python_full_version": f"{version}.0"}
     for line in lock.replace("\\\n", "").splitlines():
         requirement, *hashes = line.partition("#")[0].split(" --hash=")
         if not requirement.strip():
             continue
         parsed = Requirement(requirement)
-        if parsed.marker is None or parsed.marker.evaluate(environment):
+        if parsed.marker is None or applies(parsed.marker, version, MACHINE):
             parsed.marker = None
             yield " ".join([str(parsed), *(f"--hash={digest.strip()}" for digest in hashes)])
 
@@ -39,7 +41,7 @@ def main() -> None:
     version, lock, directory = sys.argv[1:]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--require-hashes"]
     command += [f"--python-version={version}", f"--dest={directory}"]
-    command += [f"--platform={platform}_{os.uname().machine}" for platform in PLATFORMS]
+    command += [f"--platform={platform}_{MACHINE}" for platform in PLATFORMS]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(requirements(Path(lock).read_text(encoding="utf-8"), version)))
         file.flush()

@@ -82,20 +82,22 @@ def requirement(package: dict[str, Any], pythons: tuple[str, ...]) -> Iterator[s
 
 def needed(marker: Marker, pythons: tuple[str, ...]) -> bool:
     """Return whether a marker applies to a supported host."""
-    return any(
-        marker.evaluate(
-            {
-                "sys_platform": "linux",
-                "platform_system": "Linux",
-                "os_name": "posix",
-                "implementation_name": "cpython",
-                "platform_python_implementation": "CPython",
-                "platform_machine": machine,
-                "python_version": python,
-                "python_full_version": f"{python}.99",
-            }
-        )
-        for python, machine in product(pythons, MACHINES)
+    return any(applies(marker, python, machine) for python, machine in product(pythons, MACHINES))
+
+
+def applies(marker: Marker, python: str, machine: str) -> bool:
+    """Return whether a marker applies to a Linux host, whatever machine this is; ``python`` is such as ``3.13``."""
+    return marker.evaluate(
+        {
+            "sys_platform": "linux",
+            "platform_system": "Linux",
+            "os_name": "posix",
+            "implementation_name": "cpython",
+            "platform_python_implementation": "CPython",
+            "platform_machine": machine,
+            "python_version": python,
+            "python_full_version": f"{python}.99",
+        }
     )
 
 
