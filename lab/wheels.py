@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Download the wheels of a lock for a Python of another version.
 
-Usage: PYTHONPATH=collections python3 lab/wheels.py VERSION LOCK DIRECTORY, such as 3.13 aiperf-0.13.0.txt wheels
+Usage: PYTHONPATH=collections python3 lab/wheels.py VERSION LOCK DIRECTORY STAMP, such as 3.13 aiperf-0.13.0.txt wheels wheels/.aiperf
+STAMP is an empty file that the program writes when all wheels are there.
 
 pip download has --python-version, but evaluates the markers of a lock for the Python that runs pip.
 """
@@ -38,14 +39,17 @@ def requirements(lock: str, version: str) -> Iterator[str]:
 
 
 def main() -> None:
-    version, lock, directory = sys.argv[1:]
+    version, lock, directory, stamp = sys.argv[1:]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--require-hashes"]
     command += [f"--python-version={version}", f"--dest={directory}"]
     command += [f"--platform={platform}_{MACHINE}" for platform in PLATFORMS]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(requirements(Path(lock).read_text(encoding="utf-8"), version)))
         file.flush()
-        sys.exit(subprocess.run([*command, f"--requirement={file.name}"], check=False).returncode)
+        done = subprocess.run([*command, f"--requirement={file.name}"], check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+    Path(stamp).touch()
 
 
 if __name__ == "__main__":
