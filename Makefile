@@ -117,6 +117,10 @@ bench-affinity: $(venv) ## Measure the benefit of gateway affinity, on a running
 bench-fleet: $(venv) ## Measure status.yml and a site.yml without changes beside plain SSH, on a running lab (REPEAT=3)
 	PYTHONPATH=collections python -m tools.bench fleet --repeat $(or $(REPEAT),3)
 
+.PHONY: bench-cold
+bench-cold: $(venv) ## Measure site.yml on bare lab hosts whose long legs have a known duration, beside the critical path (HOSTS=8)
+	PYTHONPATH=collections python -m tools.bench cold --hosts $(or $(HOSTS),8)
+
 .PHONY: docs
 docs: $(venv) ## Write the generated documents
 	PYTHONPATH=collections python -m tools.docs

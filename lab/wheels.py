@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Download the wheels of a lock for a Python of another version.
 
-Usage: PYTHONPATH=collections python3 lab/wheels.py VERSION LOCK DIRECTORY STAMP, such as 3.13 aiperf-0.13.0.txt wheels wheels/.aiperf
+Usage: PYTHONPATH=collections python3 lab/wheels.py VERSION LOCK DIRECTORY STAMP
+Such as 3.13 aiperf-0.13.0.txt wheels wheels/.aiperf
 STAMP is an empty file that the program writes when all wheels are there.
 
 pip download has --python-version, but evaluates the markers of a lock for the Python that runs pip.

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 FILE_MODE = 0o644
@@ -55,3 +57,67 @@ def write_file(path: Path, text: str | bytes, mode: int | None = FILE_MODE) -> N
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A changed path, with its content or its mode and owner before and after."""
+
+    path: str
+    before: str
+    after: str
+
+    def diff(self) -> dict[str, str]:
+        """Return the change as Ansible shows it."""
+        return {"before_header": self.path, "after_header": self.path, "before": self.before, "after": self.after}
+
+
+def put_directory(path: Path, mode: int, dry: bool = False) -> list[Change]:
+    """Create a directory of root, or set its mode and owner. Return the change; ``dry`` makes none. Raises OSError."""
+    old = path.stat() if path.exists() else None
+    if old is not None and not stat.S_ISDIR(old.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "it is not a directory", str(path))
+    wanted = _access_text(mode, 0, 0)
+    before = _access(old)
+    if before == wanted:
+        return []
+    if not dry:
+        _make_parents(path)
+        path.mkdir(exist_ok=True)
+        os.chown(path, 0, 0)
+        path.chmod(mode)
+    return [Change(str(path), before, wanted)]
+
+
+def put_file(path: Path, content: bytes, mode: int, dry: bool = False) -> list[Change]:
+    """Write a file of root, or set its mode and owner. Return the change; ``dry`` makes none. Raises OSError."""
+    old = path.lstat() if os.path.lexists(path) else None
+    if old is not None and stat.S_ISDIR(old.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a directory", str(path))
+    present = old is not None and stat.S_ISREG(old.st_mode)
+    text = path.read_bytes() if present else b""
+    if not present or text != content:
+        change = Change(str(path), text.decode(errors="replace"), content.decode(errors="replace"))
+    else:
+        change = Change(str(path), _access(old), _access_text(mode, 0, 0))
+        if change.before == change.after:
+            return []
+    if not dry:
+        _make_parents(path)
+        write_file(path, content, mode)
+    return [change]
+
+
+def _make_parents(path: Path) -> None:
+    """Create the directories above a path with mode 0755, whatever the umask is."""
+    for parent in [parent for parent in reversed(path.parents) if not parent.exists()]:
+        parent.mkdir()
+        parent.chmod(0o755)
+
+
+def _access(status: os.stat_result | None) -> str:
+    return "" if status is None else _access_text(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+
+
+def _access_text(mode: int, owner: int, group: int) -> str:
+    return f"mode {mode:04o}, owner {owner}, group {group}\n"

@@ -144,6 +144,16 @@ class Systemd:
                 return found
         return []
 
+    def last_line(self, name: str) -> float | None:
+        """Return the time of the last line of the unit in this boot, in seconds since 1970; None without one."""
+        try:
+            shown = self._run(
+                "journalctl", "-n", "1", "-o", "short-unix", "--no-pager", "--quiet", "--boot", f"--unit={name}"
+            )
+            return float(shown.stdout.split()[0])
+        except (UnitError, IndexError, ValueError):
+            return None
+
 
 @dataclass(frozen=True)
 class Waited:

@@ -96,6 +96,13 @@ waited:
   returned: always
   type: float
   sample: 312.4
+ended_ago:
+  description:
+    - Seconds since the last line of the unit in the journal, which is its end, by the clock of the host.
+    - V(null) without a line.
+  returned: if RV(finished), without check mode
+  type: float
+  sample: 41.8
 progress:
   description: Content of the file O(progress); empty without one.
   returned: with O(progress)
@@ -117,6 +124,7 @@ journal:
 """
 
 import json
+import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -159,6 +167,9 @@ def main() -> None:
 
     finished = not waited.problem and not waited.running
     result = dict(changed=False, finished=finished, unit=waited.unit.facts(), waited=round(waited.seconds, 3))
+    if finished and not module.check_mode:
+        ended = systemd.last_line(given["name"])
+        result["ended_ago"] = None if ended is None else round(time.time() - ended, 3)
     if given["progress"]:
         result["progress"] = read_progress(given["progress"])
     if finished or waited.running or module.check_mode:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 
+LAST_LINE = 1764144000.25  # seconds since 1970
 STATES: dict[str, dict[str, str]] = {
     "running": {"ActiveState": "active", "SubState": "running"},
     "exited": {"ActiveState": "active", "SubState": "exited"},
@@ -53,4 +54,6 @@ class FakeSystemd:
         assert argv[0] == "journalctl"
         asked = [part.rpartition("=")[2] for part in argv if part.startswith("INVOCATION_ID=")]
         lines = self.journal.get(asked[0] if asked else "", [])
+        if "short-unix" in argv:
+            lines = [f"{LAST_LINE} host systemd[1]: {line}" for line in lines]
         return CommandResult(0, "".join(f"{line}\n" for line in lines[-int(argv[argv.index("-n") + 1]) :]))

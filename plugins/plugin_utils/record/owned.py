@@ -25,6 +25,11 @@ def _file(result: Result) -> Names:
         yield "files", path.rstrip("/")
 
 
+def _files(result: Result) -> Names:
+    arguments = _arguments(result)
+    yield from (("files", item["path"]) for key in ("directories", "files") for item in arguments.get(key) or [])
+
+
 def _command(result: Result) -> Names:
     """Yield what the command creates or removes, the only that Ansible knows of it."""
     arguments = _arguments(result)
@@ -59,6 +64,7 @@ OWNED: Mapping[str, Callable[[Result], Names]] = {
     "ansible.builtin.systemd_service": _unit,
     "ansible.builtin.template": _file,
     "trtllm.fleet.file_download": _file,
+    "trtllm.fleet.host_files": _files,
     "trtllm.fleet.python_program": _program,
     "trtllm.fleet.zipapp": _file,
     # Recorded with every host: the release and its model, daemon.json, and all in the collection's own directories.

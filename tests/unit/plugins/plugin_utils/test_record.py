@@ -76,6 +76,11 @@ def test_what_each_action_of_the_roles_owns_is_known() -> None:
             {"invocation": {"module_args": {"creates": "/etc/x", "removes": None}}},
             [("files", "/etc/x")],
         ),
+        (
+            "trtllm.fleet.host_files",
+            {"invocation": {"module_args": {"directories": [{"path": "/etc/d"}], "files": [{"path": "/etc/d/f"}]}}},
+            [("files", "/etc/d"), ("files", "/etc/d/f")],
+        ),
         ("trtllm.fleet.python_program", {"path": "/opt/hf"}, [("trees", "/opt/hf")]),
         # A task with no_log has no result.
         ("ansible.builtin.copy", {"censored": "the output has been hidden"}, []),

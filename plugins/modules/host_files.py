@@ -1,0 +1,160 @@
+#!/usr/bin/python
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_files
+short_description: Write small files and their directories in one execution
+version_added: 0.1.0
+description:
+  - Writes directories and files with their mode and owner root. M(ansible.builtin.copy) needs two executions for each
+    file, and M(ansible.builtin.file) one for each directory.
+  - Each file is replaced atomically. A link in its place is replaced by the file. A missing directory of a file is
+    created.
+  - If a path cannot be written, those before it are written and those after it are not.
+extends_documentation_fragment:
+  - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.action
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+    details: A file with O(files[].sensitive) has no diff.
+  idempotent:
+    support: full
+  action:
+    details: Encodes the content, so that no log of the host has it.
+options:
+  directories:
+    description: Directories, which are written before the files.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path:
+        description: Absolute path of the directory.
+        type: path
+        required: true
+      mode:
+        description: Mode of the directory, four octal digits.
+        type: str
+        default: "0755"
+  files:
+    description: The files.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path:
+        description: Absolute path of the file.
+        type: path
+        required: true
+      content:
+        description: Text of the file.
+        type: str
+        default: ''
+      mode:
+        description: Mode of the file, four octal digits.
+        type: str
+        default: "0644"
+      sensitive:
+        description: Show no diff.
+        type: bool
+        default: false
+seealso:
+  - module: ansible.builtin.copy
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+"""
+
+EXAMPLES = r"""
+- name: Write the configuration and the unit
+  trtllm.fleet.host_files:
+    directories:
+      - path: /etc/example
+    files:
+      - path: /etc/example/example.conf
+        content: "{{ lookup('ansible.builtin.template', 'example.conf.j2') }}"
+        mode: "0600"
+      - path: /etc/systemd/system/example.service
+        content: "{{ lookup('ansible.builtin.file', 'example.service') }}"
+"""
+
+RETURN = r"""
+written:
+  description: Paths of directories and files that were changed, or would be in check mode.
+  returned: success
+  type: list
+  elements: str
+  sample: [/etc/systemd/system/example.service]
+"""
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import put_directory, put_file
+
+OPTIONS = dict(
+    directories=dict(
+        type="list",
+        elements="dict",
+        default=[],
+        options=dict(path=dict(type="path", required=True), mode=dict(type="str", default="0755")),
+    ),
+    files=dict(
+        type="list",
+        elements="dict",
+        default=[],
+        options=dict(
+            path=dict(type="path", required=True),
+            # In Base64, by the action plugin. Masking the text itself would mask each of its appearances in a result.
+            content=dict(type="str", default="", no_log=True),
+            mode=dict(type="str", default="0644"),
+            sensitive=dict(type="bool", default=False),
+        ),
+    ),
+)
+
+
+def problem(item: dict[str, Any]) -> str:
+    """Return what is wrong with the options of a directory or file; empty if nothing is."""
+    if not item["path"].startswith("/"):
+        return f"path is {item['path']}; a path of host_files starts with /."
+    if not re.fullmatch("[0-7]{4}", item["mode"]):
+        return f"mode of {item['path']} is {item['mode']}; a mode has four octal digits, such as 0644."
+    return ""
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=OPTIONS, supports_check_mode=True, no_log=True)
+    items = module.params["directories"] + module.params["files"]
+    problems = [found for found in map(problem, items) if found]
+    if problems:
+        module.fail_json(msg="\n".join(problems))
+    written: list[str] = []
+    diff: list[dict[str, str]] = []
+    for item in items:
+        path, mode = Path(item["path"]), int(item["mode"], 8)
+        try:
+            if "content" in item:
+                changes = put_file(path, base64.b64decode(item["content"]), mode, dry=module.check_mode)
+            else:
+                changes = put_directory(path, mode, dry=module.check_mode)
+        except OSError as error:
+            module.fail_json(msg=f"{error.filename or path} cannot be written: {error.strerror}", written=written)
+        written += [change.path for change in changes]
+        if module._diff and not item.get("sensitive"):
+            diff += [change.diff() for change in changes]
+    module.exit_json(changed=bool(written), written=written, diff=diff)
+
+
+if __name__ == "__main__":
+    main()
