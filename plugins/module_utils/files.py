@@ -105,6 +105,7 @@ def put_file(path: Path, content: bytes, mode: int, dry: bool = False) -> list[C
     if not dry:
         _make_parents(path)
         write_file(path, content, mode)
+        os.chown(path, 0, 0)  # a directory may give its group to new files
     return [change]
 
 
