@@ -73,18 +73,20 @@ class Change:
 
 
 def put_directory(path: Path, mode: int, dry: bool = False) -> list[Change]:
-    """Create a directory of root, or set its mode and owner. Return the change; ``dry`` makes none. Raises OSError."""
+    """Create a directory of root, or set its mode. Return the change; ``dry`` makes none. Raises OSError.
+
+    An existing directory keeps its owner: apt gives one of those of its configuration to its own user.
+    """
     old = path.stat() if path.exists() else None
     if old is not None and not stat.S_ISDIR(old.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "it is not a directory", str(path))
-    wanted = _access_text(mode, 0, 0)
     before = _access(old)
+    wanted = _access_text(mode, old.st_uid if old else 0, old.st_gid if old else 0)
     if before == wanted:
         return []
     if not dry:
         _make_parents(path)
         path.mkdir(exist_ok=True)
-        os.chown(path, 0, 0)
         path.chmod(mode)
     return [Change(str(path), before, wanted)]
 

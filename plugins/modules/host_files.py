@@ -10,8 +10,8 @@ module: host_files
 short_description: Write small files and their directories in one execution
 version_added: 0.1.0
 description:
-  - Writes directories and files with their mode and owner root. M(ansible.builtin.copy) needs two executions for each
-    file, and M(ansible.builtin.file) one for each directory.
+  - Writes files with their mode and owner root, and directories with their mode; an existing directory keeps its owner.
+  - M(ansible.builtin.copy) needs two executions for each file, and M(ansible.builtin.file) one for each directory.
   - Each file is replaced atomically. A link in its place is replaced by the file. A missing directory of a file is
     created.
   - If a path cannot be written, those before it are written and those after it are not.

@@ -93,6 +93,17 @@ def test_puts_right_what_changed(run: Run, tmp_path: Path, what: str) -> None:
 
 
 @needs_root
+def test_a_directory_keeps_its_owner(run: Run, tmp_path: Path) -> None:
+    """Apt gives the directory partial of its lists to its own user at each run."""
+    path = tmp_path / "partial"
+    path.mkdir(mode=0o700)
+    os.chown(path, 1, 1)
+    assert run(directories=[{"path": str(path), "mode": "0700"}])["written"] == []
+    assert run(directories=[{"path": str(path), "mode": "0755"}])["written"] == [str(path)]
+    assert (mode(path), path.stat().st_uid) == (0o755, 1)
+
+
+@needs_root
 def test_check_mode_reports_and_writes_nothing(run: Run, tmp_path: Path) -> None:
     found = run(
         directories=[{"path": str(tmp_path / "a")}],
