@@ -93,11 +93,14 @@ def put_directory(path: Path, mode: int, dry: bool = False) -> list[Change]:
 
 def put_file(path: Path, content: bytes, mode: int, dry: bool = False) -> list[Change]:
     """Write a file of root, or set its mode and owner. Return the change; ``dry`` makes none. Raises OSError."""
-    old = path.lstat() if os.path.lexists(path) else None
-    if old is not None and stat.S_ISDIR(old.st_mode):
-        raise IsADirectoryError(errno.EISDIR, "it is a directory", str(path))
-    present = old is not None and stat.S_ISREG(old.st_mode)
-    text = path.read_bytes() if present else b""
+    try:
+        old: os.stat_result | None = path.lstat()
+        if old is not None and stat.S_ISDIR(old.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a directory", str(path))
+        present = old is not None and stat.S_ISREG(old.st_mode)
+        text = path.read_bytes() if present else b""
+    except (FileNotFoundError, NotADirectoryError):  # a unit may remove it at any moment
+        old, present, text = None, False, b""
     if not present or text != content:
         change = Change(str(path), text.decode(errors="replace"), content.decode(errors="replace"))
     else:

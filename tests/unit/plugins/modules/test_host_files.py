@@ -152,6 +152,23 @@ def test_what_cannot_be_written_is_named(run: Run, tmp_path: Path) -> None:
     assert "cannot be written: " in run(files=[{"path": str(file / "below")}])["msg"]
 
 
+@needs_root
+def test_a_file_that_vanishes_while_it_is_read_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The unit that downloads the weights removes its token when it ends."""
+    path = tmp_path / "token"
+    path.write_text("token")
+    read = Path.read_bytes
+
+    def vanish(self: Path) -> bytes:
+        self.unlink()
+        return read(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", vanish)
+        assert [change.path for change in put_file(path, b"token", 0o600)] == [str(path)]
+    assert (path.read_text(), mode(path)) == ("token", 0o600)
+
+
 def test_functions_return_what_they_would_change(tmp_path: Path) -> None:
     assert [change.path for change in put_directory(tmp_path / "a", 0o755, dry=True)] == [str(tmp_path / "a")]
     (change,) = put_file(tmp_path / "a/file", b"\xff", 0o644, dry=True)
