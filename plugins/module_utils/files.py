@@ -34,7 +34,7 @@ def write_file(path: Path, text: str | bytes, mode: int | None = FILE_MODE) -> N
 
     With ``mode`` None it keeps mode and owner of an existing file, and a new one gets 0644.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_parents(path)
     descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with open(descriptor, "wb") as content:
@@ -94,21 +94,19 @@ def put_directory(path: Path, mode: int, dry: bool = False) -> list[Change]:
 def put_file(path: Path, content: bytes, mode: int, dry: bool = False) -> list[Change]:
     """Write a file of root, or set its mode and owner. Return the change; ``dry`` makes none. Raises OSError."""
     try:
-        old: os.stat_result | None = path.lstat()
-        if old is not None and stat.S_ISDIR(old.st_mode):
+        old = path.lstat()
+        if stat.S_ISDIR(old.st_mode):
             raise IsADirectoryError(errno.EISDIR, "it is a directory", str(path))
-        present = old is not None and stat.S_ISREG(old.st_mode)
-        text = path.read_bytes() if present else b""
+        text = path.read_bytes() if stat.S_ISREG(old.st_mode) else None
     except (FileNotFoundError, NotADirectoryError):  # a unit may remove it at any moment
-        old, present, text = None, False, b""
-    if not present or text != content:
-        change = Change(str(path), text.decode(errors="replace"), content.decode(errors="replace"))
+        text = None
+    if text != content:
+        change = Change(str(path), (text or b"").decode(errors="replace"), content.decode(errors="replace"))
     else:
         change = Change(str(path), _access(old), _access_text(mode, 0, 0))
         if change.before == change.after:
             return []
     if not dry:
-        _make_parents(path)
         write_file(path, content, mode)
         os.chown(path, 0, 0)  # a directory may give its group to new files
     return [change]
@@ -117,7 +115,7 @@ def put_file(path: Path, content: bytes, mode: int, dry: bool = False) -> list[C
 def _make_parents(path: Path) -> None:
     """Create the directories above a path with mode 0755, whatever the umask is."""
     for parent in [parent for parent in reversed(path.parents) if not parent.exists()]:
-        parent.mkdir()
+        parent.mkdir(exist_ok=True)
         parent.chmod(0o755)
 
 
