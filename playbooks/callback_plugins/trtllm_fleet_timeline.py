@@ -16,7 +16,7 @@ description:
   - Check mode and other playbooks write nothing.
 options:
   directory:
-    description: Directory on the control node for both files. If empty, nothing is written.
+    description: Directory on the control node for both files, created if missing. If empty, nothing is written.
     type: str
     default: .
     env:
@@ -99,6 +99,7 @@ class CallbackModule(CallbackBase):
             return
         folder = Path(directory).expanduser()
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             (folder / JSON).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
             (folder / PAGE).write_text(page(document), encoding="utf-8")
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -157,6 +158,15 @@ class Fleet:
     def in_service(self) -> dict[str, list[str]]:
         """Return for each gateway the instances in service and up."""
         return {name: sorted(self._in_service(name)) for name in self.gateway_names}
+
+    def backend(self, gateway: str) -> dict[str, dict[str, str]]:
+        """Return HAProxy's statistics of each instance."""
+        program = (
+            "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/run/trtllm-gateway/admin.sock');"
+            " s.sendall(b'show stat\\n'); print(s.makefile().read())"
+        )
+        rows = csv.DictReader(self.shell(gateway, f'python3 -c "{program}"').splitlines())
+        return {row["svname"]: row for row in rows if row["# pxname"] == "instances" and row["svname"] != "BACKEND"}
 
     def _in_service(self, gateway: str) -> list[str]:
         command = ["ansible", "-i", "inventory/local", gateway, "--become", "-m", "trtllm.fleet.gateway_info"]

@@ -114,12 +114,7 @@ def host(name: str, address: str, port: int = PORT) -> dict[str, Any]:
 
 def states(fleet: Fleet, gateway: str) -> dict[str, str]:
     """Return HAProxy's state of each instance."""
-    program = (
-        "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/run/trtllm-gateway/admin.sock');"
-        " s.sendall(b'show stat\\n'); print(s.makefile().read())"
-    )
-    rows = [line.split(",") for line in fleet.shell(gateway, f'python3 -c "{program}"').splitlines()]
-    return {row[1]: row[17] for row in rows if row[0] == "instances"}
+    return {name: row["status"] for name, row in fleet.backend(gateway).items()}
 
 
 def until(fleet: Fleet, gateway: str, name: str, state: str) -> None:

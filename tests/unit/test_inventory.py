@@ -9,7 +9,9 @@ import pytest
 import yaml
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.filter.core import extract
 from ansible.vars.manager import VariableManager
+from jinja2 import Environment, StrictUndefined
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import serving_recipe
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
@@ -100,3 +102,12 @@ def test_dynamo_workers_have_recipes_without_detection(worker: str) -> None:
         recipe = serving_recipe({**request, "worker": worker})
         assert (recipe["gpu_type"], recipe["gpu_count"], recipe["worker"]) == ("b200", 8, worker)
         assert recipe["warnings"] == []
+
+
+@pytest.mark.parametrize(("gpu", "engine"), [("b200x8", "Simulated GPUs"), ("real", "PyTorch with transformers")])
+def test_benchmarks_of_the_lab_say_what_their_engine_is(gpu: str, engine: str) -> None:
+    environment = Environment(undefined=StrictUndefined)
+    environment.filters["extract"] = extract
+    template = yaml.safe_load((ROOT / "inventory/local/group_vars/all/measured.yml").read_text())["benchmark_note"]
+    names = {"groups": {"gpu_hosts": ["a"]}, "hostvars": {"a": {"lab_gpu": gpu}}}
+    assert engine in environment.from_string(template).render(names)

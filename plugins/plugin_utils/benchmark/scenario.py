@@ -85,6 +85,9 @@ def choose(names: Sequence[str], table: Mapping[str, Mapping[str, Any]], options
                 problems.append(f"benchmark_scenario_options.{name} is {given!r}; it must be a dictionary.")
                 continue
             values = {"source": "benchmark_scenario_options", **table.get(name, {}), **given}
+            changed = [key for key, value in given.items() if value != table.get(name, given).get(key)]
+            if changed and "source" not in given:
+                values["source"] += f", changed: {', '.join(map(str, sorted(changed)))}"
             found = list(_problems(values))
             if not re.fullmatch(r"\w[\w.-]*", str(name)):
                 found.append("its name is used in file names; allowed are letters, digits, '_', '-' and '.'.")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import HostStatus, connections_by_port
 from ansible_collections.trtllm.fleet.plugins.modules import host_status
 from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
-from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES
+from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES, FIXTURES
 
 UNIT = "trtllm-serve-0.service"
 DIGEST = "sha256:e35ea1320d51e7c066134a52391d50eb294b7a75c37c1a736f68132956832174"
@@ -75,6 +77,17 @@ def engine() -> Iterator[ThreadingHTTPServer]:
     yield server
     server.shutdown()
     server.server_close()
+
+
+def inspect(template: str, name: str, reference: str, image: str) -> str:
+    """Return what Docker makes of the template for a container like that of a real host."""
+    (document,) = json.loads((FIXTURES / "inspect_h100x1.json").read_text())
+    document.update({"Name": f"/{name}", "Image": image, "Config": {**document["Config"], "Image": reference}})
+
+    def field(match: re.Match[str]) -> str:
+        return json.dumps(reduce(lambda value, key: value[key], match[1].split("."), document))
+
+    return re.sub(r"{{json \.([\w.]+)}}", field, template)
 
 
 class Machine:
@@ -139,10 +152,7 @@ class Machine:
             return CommandResult(0, self.journal)
         if argv[:2] == ("docker", "container"):
             names = [name for name in argv[4:] if name in self.containers]
-            rows = [
-                json.dumps({"name": f"/{name}", "reference": reference, "image": image})
-                for name, (reference, image) in ((name, self.containers[name]) for name in names)
-            ]
+            rows = [inspect(argv[3].removeprefix("--format="), name, *self.containers[name]) for name in names]
             absent = len(names) < len(argv[4:])
             return CommandResult(int(absent), "\n".join(rows), "Error: No such container: x" if absent else "")
         if argv[:2] == ("docker", "image"):

@@ -117,7 +117,12 @@ def test_chosen_in_their_order_and_once() -> None:
 def test_options_are_put_on_top_of_the_document_s() -> None:
     scenario = one("dynamo_guide", concurrency=[8, 16], requests=64)
     assert (scenario.concurrency, scenario.requests, scenario.input_tokens) == ((8, 16), 64, 32000)
-    assert scenario.source == "NVIDIA's Dynamo guide"
+    assert scenario.source == "NVIDIA's Dynamo guide, changed: concurrency, requests"
+
+
+def test_options_that_change_nothing_keep_the_source() -> None:
+    assert one("dynamo_guide", requests=6144).source == "NVIDIA's Dynamo guide"
+    assert one("dynamo_guide", requests=640, source="mine").source == "mine"
 
 
 def test_a_scenario_of_one_s_own() -> None:

@@ -162,7 +162,16 @@ def test_check_mode_and_an_empty_directory_write_nothing(playbook: Path) -> None
     assert not list(playbook.parent.glob("fleet-timeline*"))
 
 
+def test_a_missing_directory_is_created(playbook: Path) -> None:
+    ansible_playbook(playbook, TRTLLM_FLEET_TIMELINE_DIRECTORY="new/timeline")
+    assert {path.name for path in (playbook.parent / "new/timeline").iterdir()} == {
+        "fleet-timeline.html",
+        "fleet-timeline.json",
+    }
+
+
 def test_a_directory_that_cannot_be_written_is_a_warning(playbook: Path) -> None:
-    output = ansible_playbook(playbook, TRTLLM_FLEET_TIMELINE_DIRECTORY="missing")
+    (playbook.parent / "file").touch()
+    output = ansible_playbook(playbook, TRTLLM_FLEET_TIMELINE_DIRECTORY="file")
     assert "The timeline is not written" in output
-    assert "missing/fleet-timeline.json" in output
+    assert "'file'" in output
