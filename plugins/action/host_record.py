@@ -23,8 +23,9 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         arguments = {**self._task.args, "collection": RUN.collection, "run": RUN.identifier}
-        if arguments.get("state") == "compared":
+        if arguments.get("state") in ("compared", "opened"):
             arguments["inputs"] = self._inputs(variables)
+        if arguments.get("state") == "compared":
             if not RUN.collection:
                 arguments["reason"] = NO_CALLBACK
         elif arguments.get("state") == "recorded":

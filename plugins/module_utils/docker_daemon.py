@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner
-from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file, write_file
 
 Config = dict[str, Any]
 
@@ -219,6 +219,15 @@ def changed_keys(text: str | None, record_text: str | None, paths: tuple[str, st
     name, config = next(iter(fragments.items()))
     existing, wanted = parse(text or "", paths[0]), make_plan(text, record_text, name, config, paths).config
     return [key for key in wanted if not _same(existing.get(key), wanted[key])]
+
+
+def daemon_difference(file: Path, record: Path) -> str:
+    """Return how a daemon.json differs from the settings of its owners, or why it cannot be read; empty if equal."""
+    try:
+        keys = changed_keys(read_file(file), read_file(record), (str(file), str(record)))
+    except DaemonConfigError as error:
+        return str(error)
+    return f"{file} has other values than the roles set: {', '.join(keys)}" if keys else ""
 
 
 def unit_flags(systemctl: str | None, runner: Runner) -> tuple[list[str], list[str]]:

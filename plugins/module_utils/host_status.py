@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable
 
@@ -21,15 +22,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import (
     kernel_module,
     read_gpus,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_drift import (
-    Drift,
-    daemon_drift,
-    driver_drift,
-    file_drift,
-    image_drift,
-    iso_time,
-    unit_drift,
-)
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.record import RECORD, read_record
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.state import HostState, differences, idle
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.history import summary
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.units import UNITS
@@ -37,8 +31,6 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import Cl
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 
 NET = Path("/proc/net")
-# Of module docker_daemon_config: the file, and the record of its options.
-DAEMON = (Path("/etc/docker/daemon.json"), Path("/var/lib/trtllm-fleet/daemon.json.state"))
 # Actions of the watchdogs since the boot: roles/trtllm_server/files/watchdog.py.
 HEALED = Path("/run/trtllm-fleet/healed")
 ESTABLISHED = "01"  # include/net/tcp_states.h
@@ -59,9 +51,6 @@ PROPERTIES = (
     "NRestarts",
     "StartLimitBurst",
     "StateChangeTimestampMonotonic",
-    "UnitFileState",
-    "DropInPaths",
-    "NeedDaemonReload",
 )
 INSPECT = '{"name": {{json .Name}}, "reference": {{json .Config.Image}}, "image": {{json .Image}}}'
 # Keys that the description of an instance needs.
@@ -95,8 +84,9 @@ class HostStatus:
         pci_devices: Path = PCI_DEVICES,
         module_file: Path = KERNEL_MODULE,
         net: Path = NET,
-        daemon: tuple[Path, Path] = DAEMON,
         healed: Path = HEALED,
+        record: Path = RECORD,
+        state: HostState | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -107,8 +97,9 @@ class HostStatus:
         self._pci_devices = pci_devices
         self._module_file = module_file
         self._net = net
-        self._daemon = daemon
         self._healed = healed
+        self._record = record
+        self._host_state = state or HostState(runner=runner)
         self._clock = clock
         self._monotonic = monotonic
         self._problems: list[str] = []
@@ -117,16 +108,16 @@ class HostStatus:
         """Return the result of module host_status. Raises ReleaseError and OSError."""
         survey = self._releases.status(booted=False)  # systemd is queried below, once for all properties
         description = survey["description"] or {}
-        verified = survey["verified"]
         described = [one for one in description.get("instances") or [] if set(one) >= INSTANCE]
         shown = self._show([unit["name"] for unit in survey["units"]])
         # Before the requests below, which are connections, too.
         connections = connections_by_port(read_file(self._net / "tcp") + read_file(self._net / "tcp6"))
-        with ThreadPoolExecutor(2 + len(described)) as pool:
+        with ThreadPoolExecutor(3 + len(described)) as pool:
             gpus = pool.submit(
                 read_gpus, self._smi, COMMAND_TIMEOUT, self._runner, self._pci_devices, self._module_file
             )
             images = pool.submit(self._images, [instance["container"] for instance in described])
+            drift = pool.submit(self._drift, [unit["name"] for unit in survey["units"]])
             answers = list(pool.map(query_health, (instance["base_url"] for instance in described)))
         units = [
             {"name": unit["name"], "release": unit["release"], **self._state(unit["name"], shown.get(unit["name"], {}))}
@@ -138,18 +129,11 @@ class HostStatus:
                 **answer,
                 "healed": self._healing(instance["unit"]),
                 "connections": connections.get(instance["port"], 0),
-                "image": next(iter(images.result().get(instance["container"], [])), None),
+                **image(images.result().get(instance["container"], []), description.get("digest")),
             }
             for instance, answer in zip(described, answers)
         ]
         found = gpus.result()
-        drift: list[Drift] = []
-        if verified:
-            drift = [
-                *file_drift(self._releases, verified),
-                *unit_drift(verified, survey["units"], shown),
-                *image_drift(described, images.result(), description.get("digest")),
-            ]
         module_version = kernel_module(read_file(self._module_file))[1]
         return {
             "time": iso_time(self._clock()),
@@ -160,9 +144,23 @@ class HostStatus:
             "fabric": found["fabric"]["state"],
             "gpus": [{key: gpu[key] for key in GPU} for gpu in found["gpus"]],
             "missing": found["missing"],
-            "drift": [*drift, *daemon_drift(*self._daemon), *driver_drift(found["driver"], module_version)],
+            **drift.result(),
             "problems": self._problems,
         }
+
+    def _drift(self, serving: Sequence[str]) -> dict[str, Any]:
+        """Return the differences from the record of the last run that ended well, and whether there is one.
+
+        Without the activity of the serving units, which the state of the instances says.
+        """
+        record = read_record(self._record)
+        if record is None or not record.complete:
+            return {"recorded": False, "drift": []}
+        now = self._host_state.items(record.owned)
+        for item in (f"unit {name}" for name in serving):
+            if item in now and idle(now[item]) == idle(record.items.get(item, "")):
+                now[item] = record.items[item]
+        return {"recorded": True, "drift": [one._asdict() for one in differences(record.items, now)]}
 
     def _run(self, *argv: str) -> CommandResult | None:
         """Return the command's result; None, and a problem, without one."""
@@ -244,6 +242,16 @@ class HostStatus:
         return found
 
 
+def image(names: Sequence[str], digest: str | None) -> dict[str, Any]:
+    """Return the name of a container's image, and whether it is that of the release; None if either is unknown."""
+    if not names:
+        return {"image": None, "image_of_release": None}
+    return {
+        "image": names[0],
+        "image_of_release": any(name.endswith(f"@{digest}") for name in names) if digest else None,
+    }
+
+
 def release(survey: Mapping[str, Any], description: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the summary of the last verified release; None without one."""
     if not survey["verified"]:
@@ -276,6 +284,11 @@ def query_health(base_url: str) -> dict[str, Any]:
     except (TypeError, KeyError, ValueError) as error:
         return {"healthy": False, "answer": f"the list of models or the URL is invalid: {error!r}", "models": []}
     return {"healthy": True, "answer": "HTTP 200", "models": models}
+
+
+def iso_time(moment: float) -> str:
+    """Return a time in seconds since 1970 in ISO 8601."""
+    return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds")
 
 
 def connections_by_port(table: str) -> dict[int, int]:

@@ -152,6 +152,10 @@ instances:
       description: The image of its container; V(null) without a container.
       type: str
       sample: tensorrt-llm@sha256:e35ea1320d51e7c066134a52391d50eb294b7a75c37c1a736f68132956832174
+    image_of_release:
+      description: Whether it is the image of the release; V(null) if that is unknown.
+      type: bool
+      sample: true
 driver:
   description: C(driver) of M(trtllm.fleet.gpu_info), and the version of the loaded module (C(kernel_module)).
   returned: success
@@ -188,18 +192,22 @@ missing:
   type: list
   elements: str
   sample: []
+recorded:
+  description: Whether the host has a record of a run that ended well. Without one no drift is known.
+  returned: success
+  type: bool
+  sample: true
 drift:
   description:
-    - Differences from what a run or the driver's packages left. C(about) is a file, a unit, an instance, C(docker) or
-      C(driver).
-    - Changed or missing files of the release; units with another link, masked, not enabled, changed by a drop-in or not
-      loaded; containers of another image; changed keys of C(daemon.json); a kernel module of another version.
+    - Differences from that record, as M(trtllm.fleet.host_record) returns them, except whether a serving unit runs.
   returned: success
   type: list
   elements: dict
   sample:
     - about: trtllm-serve-0.service
-      sentence: "trtllm-serve-0.service is changed by /etc/systemd/system/trtllm-serve-0.service.d/override.conf"
+      sentence: >-
+        unit trtllm-serve-0.service is loaded, enabled, active, drop-in
+        /etc/systemd/system/trtllm-serve-0.service.d/override.conf; recorded: loaded, enabled, active
 problems:
   description: Failed queries, in sentences.
   returned: success

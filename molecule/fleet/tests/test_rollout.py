@@ -1,19 +1,35 @@
-"""A rollout and a rollback lose no request."""
+"""A rollout and a rollback lose no request and leave no drift."""
+
+import json
+from pathlib import Path
 
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import Fleet
 
 FLEET = Fleet("fleet-", gpus=2, gateways=1)
 
 
-def test_rollout_and_rollback_lose_nothing() -> None:
+def drift(path: Path) -> dict[str, list[str]]:
+    """Return the drift of each host; each must have a record that holds."""
+    run = FLEET.play("status", status_file=str(path / "status.json"), status_page=str(path / "status.html"))
+    assert run.status == 0, run.output
+    hosts = json.loads((path / "status.json").read_text())["hosts"]
+    assert all(host["recorded"] for host in hosts)
+    return {host["name"]: [one["sentence"] for one in host["drift"]] for host in hosts}
+
+
+def test_rollout_and_rollback_lose_nothing(tmp_path: Path) -> None:
+    none: dict[str, list[str]] = {host: [] for host in FLEET.gpu_names}
+    assert drift(tmp_path) == none
     assert FLEET.in_service() == FLEET.all_instances
     before = FLEET.releases()
     with FLEET.load(5, long_tokens=10000) as load:
         out = FLEET.play("rollout", serving_recipe_engine_options={"max_num_tokens": 4096})
         assert out.status == 0, out.output
         assert [FLEET.release(host)["engine_options"]["max_num_tokens"] for host in FLEET.gpu_names] == [4096, 4096]
+        assert drift(tmp_path) == none
         back = FLEET.play("rollback")
         assert back.status == 0, back.output
+        assert drift(tmp_path) == none
     assert load.errors() == {}
     assert len(load.since(0)) > 100
     assert FLEET.releases() == before

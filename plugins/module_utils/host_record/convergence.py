@@ -15,7 +15,9 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.options impo
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.record import (
     RECORD,
     Record,
+    changed,
     opened,
+    opened_for_change,
     read_record,
     reasons,
     remove_record,
@@ -64,12 +66,11 @@ class Convergence:
     verify: Verify = verify_instance
 
     def compare(
-        self, run: str, collection: str, inputs: Mapping[str, str], check: Mapping[str, Any], reason: str = ""
+        self, collection: str, inputs: Mapping[str, str], check: Mapping[str, Any], reason: str = ""
     ) -> dict[str, Any]:
         """Return whether the host is as recorded, what differs, its release and the answers of its instances.
 
-        ``reason``: why the roles run whatever the state is. If something differs, the record is not complete until they
-        end well in this run.
+        ``reason``: why the roles run whatever the state is.
         """
         known = read_record(self.path)
         release: Release | None = None
@@ -82,8 +83,6 @@ class Convergence:
         # The roles report what is wrong with the host, or put it right.
         except Exception as error:
             found = [Difference("record", f"the host cannot be compared: {error!r}")]
-        if found and not self.check_mode:
-            write_record(self.path, opened(known, run, collection, inputs))
         return {
             "as_recorded": not found,
             "known": known is not None,
@@ -91,6 +90,26 @@ class Convergence:
             "release": None if found else release,
             "answers": {} if found else answers,
         }
+
+    def begin_run(self, run: str, collection: str, inputs: Mapping[str, str]) -> dict[str, Any]:
+        """Open the record for a run of all roles. It is not complete until they end well in this run."""
+        if not self.check_mode:
+            write_record(self.path, opened(read_record(self.path), run, collection, inputs))
+        return {}
+
+    def begin_change(self, run: str) -> dict[str, Any]:
+        """Open the record for a playbook that changes the host without running all roles. Returns what differs.
+
+        Without a record of a complete run there is nothing to update.
+        """
+        known = read_record(self.path)
+        if known is None or not (known.complete or known.drifted is not None):
+            return {"differences": []}
+        now = self.state.items(known.owned)
+        drifted = [item for item in sorted({*known.items, *now}) if known.items.get(item) != now.get(item)]
+        if not self.check_mode:
+            write_record(self.path, opened_for_change(known, run, drifted))
+        return {"differences": [difference._asdict() for difference in differences(known.items, now)]}
 
     def record(self, run: str, owned: Owned) -> dict[str, Any]:
         """Write the record of a run that ended well. Returns the number of its items, and those that no role restored.
@@ -108,6 +127,9 @@ class Convergence:
             images=[image_by_digest(release)] if release.get("image") else [],
         )
         items = self.state.items(mine)
+        if known.drifted is not None:
+            write_record(self.path, changed(known, mine, items))
+            return {"recorded": True, "items": len(items), "unrestored": []}
         write_record(self.path, replace(known, run="", owned=mine, items=items, repeated=True))
         # With other inputs the roles themselves made a difference.
         now = {item: items[item] for item in known.items if item in items}

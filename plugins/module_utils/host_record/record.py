@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ class Record:
     ``run``: identifier of the run that runs the roles; empty once it ended well. ``collection``: checksum of the
     collection. ``inputs``: salted checksums of the variables by name. ``items``: values by item, of what the roles own;
     while the roles run, those of the run before, and ``repeated`` says whether that had the same inputs.
+    ``drifted``: while a playbook changes the host without running all roles, the items that differed when it began.
     """
 
     run: str
@@ -42,6 +43,7 @@ class Record:
     owned: Owned
     items: Items
     repeated: bool = True
+    drifted: Sequence[str] | None = None
 
     @property
     def complete(self) -> bool:
@@ -75,8 +77,25 @@ def opened(record: Record | None, run: str, collection: str, inputs: Mapping[str
         collection=collection,
         salt=salt,
         inputs=salted(inputs, salt),
-        repeated=before.repeated and same,
+        repeated=before.repeated and same and before.drifted is None,
+        drifted=None,
     )
+
+
+def opened_for_change(record: Record, run: str, drifted: Sequence[str]) -> Record:
+    """Return the record of a host that a playbook is about to change without running all roles.
+
+    After an interrupted one, its changes cannot be distinguished from drift, so what differed before that one counts.
+    """
+    return replace(record, run=run, drifted=drifted if record.drifted is None else record.drifted)
+
+
+def changed(record: Record, owned: Owned, items: Items) -> Record:
+    """Return the record after that playbook, with the items as they are, except those that differed before."""
+    kept = set(record.drifted or ())
+    now = {item: value for item, value in items.items() if item not in kept}
+    before = {item: value for item, value in record.items.items() if item in kept}
+    return replace(record, run="", drifted=None, owned=owned, items={**now, **before})
 
 
 def remove_record(path: Path) -> bool:

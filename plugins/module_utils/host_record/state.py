@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,9 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner, run
+from ansible_collections.trtllm.fleet.plugins.module_utils.docker_daemon import daemon_difference
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import kernel_module
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_drift import daemon_drift, foreign_drop_ins
 from ansible_collections.trtllm.fleet.plugins.module_utils.managed_packages import Note
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import SnapshotError, look, read_manifest
@@ -49,7 +50,10 @@ PLATFORM = (
 )
 # Python writes these by itself.
 CACHES = "__pycache__"
+# Drop-ins of systemd and of packages, which apply to all services.
+VENDOR_DROP_INS = ("/usr/lib/", "/lib/", "/run/systemd/system/service.d/")
 PROPERTIES = ("Type", "LoadState", "UnitFileState", "ActiveState", "NeedDaemonReload", "DropInPaths")
+ACTIVITIES = ("active", "reloading", "inactive", "failed", "activating", "deactivating", "maintenance", "unknown")
 COMMAND_TIMEOUT = 20.0  # seconds
 BLOCK = 1024 * 1024
 
@@ -156,7 +160,13 @@ def unit_value(shown: Mapping[str, str]) -> str:
         values.append(shown.get("ActiveState", "unknown"))
     if shown.get("NeedDaemonReload") == "yes":
         values.append("changed since systemd loaded it")
-    return ", ".join(values + [f"drop-in {path}" for path in foreign_drop_ins(shown)])
+    drop_ins = [path for path in shown.get("DropInPaths", "").split() if not path.startswith(VENDOR_DROP_INS)]
+    return ", ".join(values + [f"drop-in {path}" for path in drop_ins])
+
+
+def idle(value: str) -> str:
+    """Return the value of a unit without its activity."""
+    return re.sub(f", ({'|'.join(ACTIVITIES)})(?=,|$)", "", value)
 
 
 def model_value(path: Path) -> str:
@@ -257,7 +267,7 @@ class HostState:
     def _docker(self) -> Items:
         """Return whether daemon.json has the values of the roles; other keys are not theirs."""
         files = self.root / "etc/docker/daemon.json", self.root / "var/lib/trtllm-fleet/daemon.json.state"
-        return {"docker /etc/docker/daemon.json": next((one["sentence"] for one in daemon_drift(*files)), "as set")}
+        return {"docker /etc/docker/daemon.json": daemon_difference(*files) or "as set"}
 
     def _driver(self) -> Items:
         """Return the loaded driver, the GPUs that it found, and the kernels that can boot next."""

@@ -104,16 +104,6 @@ def write_release(
     return StagedRelease(directory.name, intact, differences)
 
 
-def changed_files(directory: Path) -> list[str]:
-    """Return the files of a release that were changed or removed since it was written; none without checksums."""
-    try:
-        lines = (directory / SUMS).read_text(errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    sums = {file: digest for digest, _separator, file in (line.partition("  ") for line in lines)}
-    return [file or SUMS for file, digest in sums.items() if _sum(directory / file) != digest]
-
-
 def has_secrets(directory: Path, secrets: Mapping[str, str]) -> bool:
     """Return whether a release has exactly these secrets, by file name."""
     private = {file for file in file_names(directory) if file != SUMS and _is_secret(directory / file)}
@@ -152,11 +142,6 @@ def _sums(files: Mapping[str, str], directory: str) -> str:
         for file, text in sorted(files.items())
         if file != DESCRIPTION
     )
-
-
-def _sum(path: Path) -> str:
-    """Return the checksum of a regular file; empty if there is none."""
-    return "" if path.is_symlink() or not path.is_file() else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _is_secret(path: Path) -> bool:

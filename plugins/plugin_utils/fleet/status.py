@@ -82,6 +82,7 @@ def host_status(name: str, answer: Tree, gateways: Mapping[str, Tree], behind: b
         "verdict": _verdict(answer, instances, bool(reasons or drift)),
         "reasons": reasons,
         "drift": drift,
+        "recorded": bool(answer.get("recorded")),
         "release": release,
         "age_seconds": _seconds(release and release["verified_at"], answer.get("time")),
         "instances": instances,
@@ -133,6 +134,7 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
         "port": one.get("port"),
         "gpus": one.get("gpus", []),
         "image": one.get("image"),
+        "image_of_release": one.get("image_of_release"),
         "active": unit.get("active"),
         "sub": unit.get("sub"),
         "start_limit_reached": unit.get("start_limit_reached"),
@@ -186,6 +188,8 @@ def _instance_reasons(one: Tree, now: str, model: str | None) -> Iterator[str]:
         yield f"{name} runs{since} and is not healthy: {one['answer']}."
     elif model and model not in one["models"]:
         yield f"{name} serves {', '.join(one['models']) or 'no model'} and not {model}."
+    if one["image_of_release"] is False:
+        yield f"{name} runs {one['image']}, which is not the image of the release."
     if one["last_log_line"]:
         yield f"Last log line of {name}: {one['last_log_line'].rstrip('.')}."
     healed = one["healed"]
@@ -223,7 +227,7 @@ def _rotation_reasons(
 
 def _gpu_reasons(answer: Tree) -> Iterator[str]:
     driver = answer["driver"]
-    if driver["message"] and all(driver["message"] != one["sentence"] for one in answer["drift"]):
+    if driver["message"]:
         yield f"The driver is {driver['state']}: {driver['message']}."
     if answer["missing"]:
         yield f"These GPUs do not work: {', '.join(answer['missing'])}."

@@ -76,6 +76,12 @@ def render(status: Tree) -> str:
         lines += ["", *_release_lines(release), *_table(_host_rows(hosts, brief), hosts)]
     if others:
         lines += ["", "without a verified release, or unreachable", *_table(_host_rows(others, brief), others)]
+    unrecorded = [host["name"] for host in status["hosts"] if host["release"] and not host["recorded"]]
+    if unrecorded:
+        sentence = (
+            f"No drift is known of hosts without a record of a complete run: {shorten(unrecorded)}. Run site.yml."
+        )
+        lines += ["", *_wrap(sentence, "", "  ")]
     if status["gateways"]:
         lines += ["", *_gateway_lines(status["gateways"])]
     return "\n".join(lines)

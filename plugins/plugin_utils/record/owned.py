@@ -74,8 +74,12 @@ OWNED: Mapping[str, Callable[[Result], Names]] = {
     # They write to the control node, a gateway, or a temporary directory.
     "ansible.builtin.fetch": _nothing,
     "ansible.builtin.tempfile": _nothing,
+    "trtllm.fleet.benchmark_load": _nothing,
+    "trtllm.fleet.benchmark_report": _nothing,
+    "trtllm.fleet.benchmark_run": _nothing,
     "trtllm.fleet.gateway_host": _nothing,
     "trtllm.fleet.rollout_lock": _nothing,
+    "trtllm.fleet.rollout_plan": _nothing,
     # The bundle's files, which are compared with its checksums before each use.
     "ansible.builtin.unarchive": _nothing,
     "trtllm.fleet.bundle_check": _nothing,

@@ -109,7 +109,12 @@ class Host:
         reason: str = "",
         run: str = "run-1",
     ) -> dict[str, Any]:
-        return self.convergence.compare(run, collection, INPUTS if inputs is None else inputs, {}, reason)
+        """Compare the host, and open its record if something differs, as site.yml does."""
+        options = (collection, INPUTS if inputs is None else inputs)
+        found = self.convergence.compare(*options, {}, reason)
+        if not found["as_recorded"]:
+            self.convergence.begin_run(run, *options)
+        return found
 
     def record(self, owned: Owned = OWNED, run: str = "run-1") -> dict[str, Any]:
         return self.convergence.record(run, owned)
@@ -254,7 +259,9 @@ def test_check_mode_writes_nothing(host: Host) -> None:
     path = host.convergence.path
     before = path.read_text()
     checked = replace(host.convergence, check_mode=True)
-    assert not checked.compare("run-2", VERSION, INPUTS, {}, "all")["as_recorded"]
+    assert not checked.compare(VERSION, INPUTS, {}, "all")["as_recorded"]
+    checked.begin_run("run-2", VERSION, INPUTS)
+    checked.begin_change("run-2")
     assert not checked.record("run-2", Owned())["recorded"]
     assert checked.remove()
     assert path.read_text() == before
@@ -322,3 +329,54 @@ def test_remove(host: Host) -> None:
     assert host.convergence.remove()
     assert not host.convergence.remove()
     assert not os.path.exists(host.convergence.path)
+
+
+def change(host: Host, run: str = "run-2") -> dict[str, Any]:
+    return host.convergence.begin_change(run)
+
+
+def test_a_rollout_that_ends_well_is_recorded(host: Host) -> None:
+    host.write("etc/apt/removed.list", "drift before it")
+    assert [one["about"] for one in change(host)["differences"]] == ["/etc/apt/removed.list"]
+    host.write("etc/docker/daemon.json", '{"debug": true}')
+    host.write("etc/trtllm-fleet/releases/def/release.json", json.dumps(RELEASE))
+    found = host.record(Owned(files=["/etc/new"]), "run-2")
+    assert (found["recorded"], found["unrestored"]) == (True, [])
+    assert host.about() == ["/etc/apt/removed.list"]
+
+
+def test_a_change_leaves_the_inputs_as_they_were(host: Host) -> None:
+    change(host)
+    host.record(Owned(), "run-2")
+    assert host.about(inputs={**INPUTS, "serving_recipe_use_case": "cc"}) == ["serving_recipe_use_case"]
+
+
+def test_a_change_that_does_not_end_leaves_no_complete_record(host: Host) -> None:
+    change(host)
+    host.write("etc/docker/daemon.json", '{"debug": true}')
+    host.record(Owned(), "another run")
+    assert host.about() == ["record"]
+
+
+def test_a_change_repeated_after_it_broke_off_is_recorded(host: Host) -> None:
+    change(host)
+    host.write("etc/docker/daemon.json", '{"debug": true}')
+    change(host, "run-3")
+    host.record(Owned(), "run-3")
+    assert host.compare()["as_recorded"]
+
+
+def test_roles_after_a_change_that_broke_off_report_nothing_unrestored(host: Host) -> None:
+    change(host)
+    host.write("etc/docker/daemon.json", '{"debug": true}')
+    host.compare(run="run-3")
+    assert host.record(run="run-3")["unrestored"] == []
+
+
+def test_a_change_without_a_complete_record_writes_none(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    assert change(host) == {"differences": []}
+    assert not host.record(Owned(), "run-2")["recorded"]
+    host.compare(run="run-3")
+    change(host, "run-4")
+    assert not host.record(Owned(), "run-4")["recorded"]

@@ -16,6 +16,8 @@ import pytest
 
 from ansible_collections.trtllm.fleet.plugins.module_utils import host_status as looks
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.record import Record, write_record
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.state import HostState, Owned
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import HostStatus, connections_by_port
 from ansible_collections.trtllm.fleet.plugins.modules import host_status
@@ -95,6 +97,7 @@ class Machine:
 
     def __init__(self, path: Path, port: int) -> None:
         self.root, self.units, self.net = path / "fleet", path / "system", path / "net"
+        self.record, self.state = path / "record.json", HostState(path, self)
         for directory in (self.units, self.net):
             directory.mkdir()
         self.port = port
@@ -170,11 +173,17 @@ class Machine:
             self.root / "no bus",
             self.module_file,
             self.net,
-            (self.root / "daemon.json", self.root / "daemon.json.state"),
             self.root / "healed",
+            self.record,
+            self.state,
             clock=lambda: 1_000_000.0,
             monotonic=lambda: 100.0,
         ).gather()
+
+    def end_run(self, run: str = "") -> None:
+        """Write the record of a run; with ``run``, of one that has not ended."""
+        owned = Owned(files=["/etc/a"], units=[UNIT, "docker.service"])
+        write_record(self.record, Record(run, "collection", "", {}, owned, self.state.items(owned)))
 
     def drift(self) -> dict[str, str]:
         return {found["about"]: found["sentence"] for found in self.gather()["drift"]}
@@ -230,6 +239,7 @@ def test_a_host_that_serves(machine: Machine) -> None:
                 "healed": None,
                 "connections": 2,
                 "image": f"{IMAGE}@{DIGEST}",
+                "image_of_release": True,
             }
         ],
         "driver": {
@@ -242,6 +252,7 @@ def test_a_host_that_serves(machine: Machine) -> None:
         },
         "fabric": None,
         "missing": [],
+        "recorded": False,
         "drift": [],
         "problems": [],
     }
@@ -262,81 +273,60 @@ def test_a_bare_host(machine: Machine) -> None:
 # --- drift ------------------------------------------------------------------------------------------------------------
 
 
-def test_files_that_were_edited_or_removed(machine: Machine) -> None:
-    directory = machine.root / "releases" / machine.serve()
-    (directory / "engine.yaml").write_text("tp: 2\n")
-    os.utime(directory / "engine.yaml", (1_000_000, 1_000_000))
-    (directory / UNIT).unlink()
-    assert machine.drift() == {
-        "engine.yaml": f"{directory}/engine.yaml was changed at 1970-01-12T13:46:40+00:00",
-        UNIT: f"{directory}/{UNIT} is missing",
-    }
+def test_drift_is_what_differs_from_the_record(machine: Machine) -> None:
+    machine.serve()
+    assert (machine.gather()["recorded"], machine.drift()) == (False, {})
+    machine.end_run()
+    assert (machine.gather()["recorded"], machine.drift()) == (True, {})
+    file = machine.state.root / "etc/a"
+    file.parent.mkdir()
+    file.write_text("new")
+    assert list(machine.drift()) == ["/etc/a"]
+    assert machine.drift()["/etc/a"].endswith("; recorded: missing")
+
+
+def test_no_drift_is_known_while_a_run_changes_the_host(machine: Machine) -> None:
+    machine.serve()
+    machine.end_run("run-1")
+    machine.unit["UnitFileState"] = "disabled"
+    assert (machine.gather()["recorded"], machine.drift()) == (False, {})
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "names"),
     [
-        ({"UnitFileState": "linked"}, f"{UNIT} is linked: it does not start at boot"),
-        ({"UnitFileState": ""}, f"{UNIT} is not enabled: it does not start at boot"),
-        ({"LoadState": "masked"}, f"{UNIT} is masked, so it cannot start"),
-        (
-            {"DropInPaths": "/etc/systemd/system/a.d/x.conf /usr/lib/systemd/system/service.d/10-timeout.conf"},
-            f"{UNIT} is changed by /etc/systemd/system/a.d/x.conf",
-        ),
-        (
-            {"NeedDaemonReload": "yes"},
-            f"{UNIT} was changed after systemd loaded it. Run systemctl daemon-reload",
-        ),
+        ({"UnitFileState": "linked"}, {UNIT, "docker.service"}),
+        ({"LoadState": "masked", "ActiveState": "inactive"}, {UNIT, "docker.service"}),
+        ({"DropInPaths": "/etc/systemd/system/a.d/x.conf"}, {UNIT, "docker.service"}),
+        ({"DropInPaths": "/usr/lib/systemd/system/service.d/10-timeout.conf"}, set()),
+        ({"NeedDaemonReload": "yes"}, {UNIT, "docker.service"}),
+        # The state of the instances says whether they run.
+        ({"ActiveState": "failed"}, {"docker.service"}),
+        ({"ActiveState": "activating"}, {"docker.service"}),
     ],
 )
-def test_units_that_systemd_has_otherwise(machine: Machine, changes: dict[str, str], sentence: str) -> None:
+def test_drift_of_units(machine: Machine, changes: dict[str, str], names: set[str]) -> None:
     machine.serve()
+    machine.end_run()
     machine.unit.update(changes)
-    assert machine.drift() == {UNIT: sentence}
+    assert set(machine.drift()) == names
 
 
-def test_links_that_lead_elsewhere(machine: Machine) -> None:
-    machine.serve()
-    (machine.units / UNIT).unlink()
-    (machine.units / UNIT).write_text("by hand\n")
-    assert machine.drift() == {UNIT: f"{UNIT} is no longer a link into a release"}
-    (machine.units / UNIT).unlink()
-    (machine.units / UNIT).symlink_to(machine.root / "releases/0123456789ab" / UNIT)
-    assert machine.drift() == {UNIT: f"{UNIT} is a link into release 0123456789ab, which is not the verified one"}
+def test_images_of_containers(machine: Machine) -> None:
+    def found() -> tuple[str | None, bool | None]:
+        (instance,) = machine.gather()["instances"]
+        return instance["image"], instance["image_of_release"]
 
-
-def test_docker_that_was_told_otherwise(machine: Machine) -> None:
-    machine.serve()
-    file, record = machine.root / "daemon.json", machine.root / "daemon.json.state"
-    record.write_text('{"fragments": {"toolkit": {"features": {"cdi": true}}}, "ours": {"features": {"cdi": true}}}')
-    file.write_text('{"features": {"cdi": true}, "mtu": 9}')
-    assert machine.drift() == {}
-    file.write_text('{"mtu": 9}')
-    assert machine.drift() == {"docker": f"{file} has other values than the roles set: features"}
-    file.write_text("{")
-    assert "is not valid JSON" in machine.drift()["docker"]
-
-
-def test_containers_of_another_image(machine: Machine) -> None:
     machine.serve()
     machine.containers["trtllm-serve-0"] = (f"{IMAGE}@{OTHER}", "sha256:image")
-    sentence = f"container trtllm-serve-0 runs {IMAGE}@{OTHER}; the release has {DIGEST}"
-    assert machine.drift() == {"serve-0": sentence}
+    assert found() == (f"{IMAGE}@{OTHER}", False)
     machine.containers["trtllm-serve-0"] = (f"{IMAGE}:1.2.1", "sha256:image")
-    assert machine.drift() == {}, "by tag, and the right one"
+    assert found() == (f"{IMAGE}:1.2.1", True), "by tag, and the right one"
     machine.digests = [f"{IMAGE}@{OTHER}"]
-    assert machine.drift()["serve-0"].startswith(f"container trtllm-serve-0 runs {IMAGE}:1.2.1; the release")
+    assert found() == (f"{IMAGE}:1.2.1", False)
     machine.containers = {}
-    found = machine.gather()
-    assert (found["drift"], found["problems"], found["instances"][0]["image"]) == ([], [], None)
-
-
-def test_a_kernel_module_of_another_version(machine: Machine) -> None:
-    machine.module_file.write_text(KERNEL.replace("580.159.04", "580.126.09"))
-    sentence = "the loaded kernel module is 580.126.09 and nvidia-smi is 580.159.04. Reboot the host"
-    assert machine.drift() == {"driver": sentence}
-    machine.smi = CommandResult(18, "Failed to initialize NVML: Driver/library version mismatch\n")
-    assert machine.drift()["driver"].startswith("the loaded kernel module is not of the version of the libraries.")
+    assert found() == (None, None)
+    assert machine.gather()["problems"] == []
 
 
 # --- what does not answer ---------------------------------------------------------------------------------------------

@@ -76,6 +76,7 @@ def look(instances: int = 2, **changes: Any) -> dict[str, Any]:
                 "healed": None,
                 "connections": 3,
                 "image": f"nvcr.io/nvidia/tensorrt-llm/release@{DIGEST}",
+                "image_of_release": True,
             }
             for place, name in enumerate(names)
         ],
@@ -83,6 +84,7 @@ def look(instances: int = 2, **changes: Any) -> dict[str, Any]:
         "fabric": "Completed",
         "gpus": [dict(GPU, index=place) for place in range(instances)],
         "missing": [],
+        "recorded": True,
         "drift": [],
         "problems": [],
     }
@@ -239,11 +241,23 @@ def test_verdicts_and_their_reasons(answer: Any, verdict: str, reason: str) -> N
     assert (host["verdict"], host["reasons"]) == (verdict, [reason] if reason else [])
 
 
-def test_drift_degrades_and_is_told_once() -> None:
-    sentence = "the loaded kernel module is not of the version of the libraries. Reboot the host"
-    drift = [{"about": "driver", "sentence": sentence}]
-    host = only(look(drift=drift, driver={"state": "mismatch", "message": sentence, "version": "580.159.04"}))
+def test_drift_degrades() -> None:
+    drift = [{"about": "docker.service", "sentence": "unit docker.service is disabled; recorded: enabled"}]
+    host = only(look(drift=drift))
     assert (host["verdict"], host["reasons"], host["drift"]) == ("degraded", [], drift)
+
+
+def test_an_image_that_is_not_of_the_release_degrades() -> None:
+    host = only(broken(look(), image_of_release=False))
+    image = f"nvcr.io/nvidia/tensorrt-llm/release@{DIGEST}"
+    assert host["verdict"] == "degraded"
+    assert host["reasons"] == [f"serve-0 runs {image}, which is not the image of the release."]
+
+
+def test_hosts_without_a_record_are_named() -> None:
+    text = render(status({"gpu1": look(), "gpu2": look(recorded=False)}))
+    assert "No drift is known of hosts without a record of a complete run: gpu2. Run site.yml." in text
+    assert "No drift is known" not in render(status({"gpu1": look()}))
 
 
 # --- gateways ---------------------------------------------------------------------------------------------------------
