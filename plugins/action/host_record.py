@@ -15,6 +15,9 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.record.inputs import 
 MODULE = "trtllm.fleet.host_record"
 NO_CALLBACK = "callback plugin trtllm_fleet_record is not loaded, so the results of tasks are unknown"
 
+# Opens a record, which no run then completes.
+NO_RUN = "unknown"
+
 
 class ActionModule(ActionBase):
     """The module, with the checksums and results that only the control node has."""
@@ -22,10 +25,9 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
-        arguments = {**self._task.args, "collection": RUN.collection, "run": RUN.identifier}
-        if arguments.get("state") in ("compared", "opened"):
-            arguments["inputs"] = self._inputs(variables)
+        arguments = {**self._task.args, "collection": RUN.collection, "run": RUN.identifier or NO_RUN}
         if arguments.get("state") == "compared":
+            arguments["inputs"] = self._inputs(variables)
             if not RUN.collection:
                 arguments["reason"] = NO_CALLBACK
         elif arguments.get("state") == "recorded":

@@ -156,7 +156,11 @@ class HostStatus:
         record = read_record(self._record)
         if record is None or not record.complete:
             return {"recorded": False, "drift": []}
-        now = self._host_state.items(record.owned)
+        try:
+            now = self._host_state.items(record.owned)
+        except OSError as error:
+            self._problems.append(f"the host cannot be compared with its record: {error}")
+            return {"recorded": False, "drift": []}
         for item in (f"unit {name}" for name in serving):
             if item in now and idle(now[item]) == idle(record.items.get(item, "")):
                 now[item] = record.items[item]

@@ -17,21 +17,26 @@ description:
 options:
   state:
     description:
-      - V(compared) compares the host, and requests a completion of each instance if nothing differs.
-      - V(opened) is for a playbook that is about to run all roles. The record does not hold until V(recorded).
+      - V(compared) compares the host, and requests a completion of each instance if nothing differs. If something
+        differs the record does not hold until V(recorded).
       - V(changing) is for a playbook that is about to change the host without running all roles, such as a rollout. The
-        record does not hold until V(recorded), which then has the host as it is, with the variables of before. What
-        differed before remains a difference.
-      - V(recorded) writes the record after such a playbook has ended well. It writes nothing if neither V(opened) nor
-        V(changing) of this run opened the record, or if another run did since.
+        record does not hold until V(recorded), which then has the host as it is, except what differed before. It is
+        what M(trtllm.fleet.host_status) compares with. The next V(compared) finds a difference, as the roles have not
+        run with the variables.
+      - V(recorded) writes the record after the roles, or that playbook, have ended well. It writes nothing if neither
+        V(compared) nor V(changing) of this run opened the record, or if another run did since.
       - V(absent) removes the record.
     type: str
-    choices: [compared, opened, changing, recorded, absent]
+    choices: [compared, changing, recorded, absent]
     required: true
   reason:
     description: Why the roles run whatever the host is like, such as C(site_full). Then V(compared) compares nothing.
     type: str
     default: ""
+  same_inputs:
+    description: For V(changing), whether all roles run, with the variables of the record. Then it holds for later runs.
+    type: bool
+    default: false
   check:
     description: Options of M(trtllm.fleet.endpoint_check) for the completions, such as C(expected_text).
     type: dict
@@ -81,12 +86,7 @@ EXAMPLES = r"""
     state: compared
   register: record
 
-- name: Open the record before the roles
-  trtllm.fleet.host_record:
-    state: opened
-  when: not record.as_recorded
-
-- name: Record the host after the roles
+- name: Record the host
   trtllm.fleet.host_record:
     state: recorded
   when: not record.as_recorded
@@ -158,21 +158,20 @@ def apply(host: Convergence, params: dict[str, Any]) -> dict[str, Any]:
     """Return the module's result."""
     if params["state"] == "absent":
         return {"changed": host.remove()}
-    if params["state"] == "opened":
-        return {"changed": False, **host.begin_run(params["run"], params["collection"], params["inputs"])}
     if params["state"] == "changing":
-        return {"changed": False, **host.begin_change(params["run"])}
+        return {"changed": False, **host.begin_change(params["run"], params["same_inputs"])}
     if params["state"] == "recorded":
         return {"changed": False, **host.record(params["run"], Owned(**params["owned"]))}
-    options = (params[name] for name in ("collection", "inputs", "check", "reason"))
+    options = (params[name] for name in ("run", "collection", "inputs", "check", "reason"))
     return {"changed": False, **host.compare(*options)}
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
-            state=dict(type="str", required=True, choices=["compared", "opened", "changing", "recorded", "absent"]),
+            state=dict(type="str", required=True, choices=["compared", "changing", "recorded", "absent"]),
             reason=dict(type="str", default=""),
+            same_inputs=dict(type="bool", default=False),
             check=dict(type="dict", default={}, no_log=True),
             groups=dict(type="list", elements="str", default=[]),
             run=dict(type="str"),

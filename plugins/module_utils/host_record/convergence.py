@@ -24,6 +24,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.record im
     write_record,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.state import (
+    MISSING,
     Difference,
     HostState,
     Owned,
@@ -66,11 +67,12 @@ class Convergence:
     verify: Verify = verify_instance
 
     def compare(
-        self, collection: str, inputs: Mapping[str, str], check: Mapping[str, Any], reason: str = ""
+        self, run: str, collection: str, inputs: Mapping[str, str], check: Mapping[str, Any], reason: str = ""
     ) -> dict[str, Any]:
         """Return whether the host is as recorded, what differs, its release and the answers of its instances.
 
-        ``reason``: why the roles run whatever the state is.
+        ``reason``: why the roles run whatever the state is. If something differs, the record is not complete until they
+        end well in this run.
         """
         known = read_record(self.path)
         release: Release | None = None
@@ -83,6 +85,8 @@ class Convergence:
         # The roles report what is wrong with the host, or put it right.
         except Exception as error:
             found = [Difference("record", f"the host cannot be compared: {error!r}")]
+        if found and not self.check_mode:
+            write_record(self.path, opened(known, run, collection, inputs))
         return {
             "as_recorded": not found,
             "known": known is not None,
@@ -91,25 +95,29 @@ class Convergence:
             "answers": {} if found else answers,
         }
 
-    def begin_run(self, run: str, collection: str, inputs: Mapping[str, str]) -> dict[str, Any]:
-        """Open the record for a run of all roles. It is not complete until they end well in this run."""
-        if not self.check_mode:
-            write_record(self.path, opened(read_record(self.path), run, collection, inputs))
-        return {}
-
-    def begin_change(self, run: str) -> dict[str, Any]:
+    def begin_change(self, run: str, same_inputs: bool) -> dict[str, Any]:
         """Open the record for a playbook that changes the host without running all roles. Returns what differs.
 
-        Without a record of a complete run there is nothing to update.
+        Without a record of a complete run there is nothing to update, and a run of all roles that is not complete will
+        not be, as the host changes below it.
         """
         known = read_record(self.path)
-        if known is None or not (known.complete or known.drifted is not None):
+        if known is None:
+            return {"differences": []}
+        if known.run and known.drifted is None:
+            if not self.check_mode:
+                write_record(self.path, replace(known, run=f"{known.run} and {run}"))
             return {"differences": []}
         now = self.state.items(known.owned)
-        drifted = [item for item in sorted({*known.items, *now}) if known.items.get(item) != now.get(item)]
+        found = differences(known.items, now)
+        drifted = {
+            item: now.get(item, MISSING)
+            for item in {*known.items, *now}
+            if now.get(item, MISSING) != known.items.get(item, MISSING)
+        }
         if not self.check_mode:
-            write_record(self.path, opened_for_change(known, run, drifted))
-        return {"differences": [difference._asdict() for difference in differences(known.items, now)]}
+            write_record(self.path, opened_for_change(known, run, drifted, same_inputs))
+        return {"differences": [difference._asdict() for difference in found]}
 
     def record(self, run: str, owned: Owned) -> dict[str, Any]:
         """Write the record of a run that ended well. Returns the number of its items, and those that no role restored.

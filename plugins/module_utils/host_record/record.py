@@ -9,12 +9,13 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.state import (
+    MISSING,
     Difference,
     Items,
     Owned,
@@ -33,7 +34,8 @@ class Record:
     ``run``: identifier of the run that runs the roles; empty once it ended well. ``collection``: checksum of the
     collection. ``inputs``: salted checksums of the variables by name. ``items``: values by item, of what the roles own;
     while the roles run, those of the run before, and ``repeated`` says whether that had the same inputs.
-    ``drifted``: while a playbook changes the host without running all roles, the items that differed when it began.
+    ``drifted``: while a playbook changes the host without running all roles, the items that differed when it began,
+    with their values of then.
     """
 
     run: str
@@ -43,7 +45,7 @@ class Record:
     owned: Owned
     items: Items
     repeated: bool = True
-    drifted: Sequence[str] | None = None
+    drifted: Items | None = None
 
     @property
     def complete(self) -> bool:
@@ -82,17 +84,23 @@ def opened(record: Record | None, run: str, collection: str, inputs: Mapping[str
     )
 
 
-def opened_for_change(record: Record, run: str, drifted: Sequence[str]) -> Record:
+def opened_for_change(record: Record, run: str, drifted: Items, same_inputs: bool) -> Record:
     """Return the record of a host that a playbook is about to change without running all roles.
 
-    After an interrupted one, its changes cannot be distinguished from drift, so what differed before that one counts.
+    Without ``same_inputs`` the record tells drift, and holds for no later run. After an interrupted one, its changes
+    cannot be distinguished from drift, so what differed before that one counts.
     """
-    return replace(record, run=run, drifted=drifted if record.drifted is None else record.drifted)
+    return replace(
+        record,
+        run=run,
+        collection=record.collection if same_inputs else "",
+        drifted=drifted if record.drifted is None else record.drifted,
+    )
 
 
 def changed(record: Record, owned: Owned, items: Items) -> Record:
-    """Return the record after that playbook, with the items as they are, except those that differed before."""
-    kept = set(record.drifted or ())
+    """Return the record after that playbook, with the items as they are, except earlier drift that is still there."""
+    kept = {item for item, value in (record.drifted or {}).items() if items.get(item, MISSING) == value}
     now = {item: value for item, value in items.items() if item not in kept}
     before = {item: value for item, value in record.items.items() if item in kept}
     return replace(record, run="", drifted=None, owned=owned, items={**now, **before})

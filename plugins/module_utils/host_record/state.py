@@ -33,8 +33,16 @@ CONTENT = ", sha256 "
 OWN_DIRECTORIES = ("etc/trtllm-fleet", "usr/local/lib/trtllm-fleet", "var/lib/trtllm-fleet")
 UNITS = "etc/systemd/system"
 OWN_UNITS = "trtllm-*"
-# Written while the host serves: the record itself, marks of verified weights, and apt's package lists of a bundle.
-VOLATILE = ("var/lib/trtllm-fleet/record.json", "var/lib/trtllm-fleet/verified", "var/lib/trtllm-fleet/apt")
+# Written while the host serves: the record itself, marks of verified weights, apt's package lists of a bundle, the lock
+# of rollouts on a fleet without gateways, and the program that ends a trial of a release.
+VOLATILE = (
+    "var/lib/trtllm-fleet/record.json",
+    "var/lib/trtllm-fleet/verified",
+    "var/lib/trtllm-fleet/apt",
+    "var/lib/trtllm-fleet/rollout.json",
+    "var/lib/trtllm-fleet/.rollout.json.lock",
+    "usr/local/lib/trtllm-fleet/restore_verified.pyz",
+)
 # Of role apt_packages: the packages that came with its own.
 NOTE = "var/lib/trtllm-fleet/packages"
 # Starts of the names of packages that make up driver, Docker and toolkit.
@@ -256,6 +264,8 @@ class HostState:
         if not names:
             return {}
         done = self._run("docker", "image", "inspect", "--format={{json .}}", *names)
+        if done.rc is None:
+            return dict.fromkeys(names, "docker: no answer")
         rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         known = {
             name: row["Id"]

@@ -167,6 +167,10 @@ def _reasons(name: str, answer: Tree, instances: Sequence[Tree], gateways: Mappi
             yield NEVER_VERIFIED
     elif not instances:
         yield NO_INSTANCE
+    for unit in units if release else []:
+        if unit["release"] != release["name"]:
+            what = f"of release {unit['release']}" if unit["release"] else "no longer a link into a release"
+            yield f"{unit['name']} is {what}, and the verified release is {release['name']}."
     for one in instances:
         yield from _instance_reasons(one, answer["time"], (release or {}).get("served_model"))
     if release:

@@ -17,7 +17,7 @@ import pytest
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.convergence import Convergence
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.record import read_record
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.state import HostState, Owned
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.state import HostState, Owned, differences
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
 from ansible_collections.trtllm.fleet.plugins.modules.host_record import apply
 
@@ -109,12 +109,7 @@ class Host:
         reason: str = "",
         run: str = "run-1",
     ) -> dict[str, Any]:
-        """Compare the host, and open its record if something differs, as site.yml does."""
-        options = (collection, INPUTS if inputs is None else inputs)
-        found = self.convergence.compare(*options, {}, reason)
-        if not found["as_recorded"]:
-            self.convergence.begin_run(run, *options)
-        return found
+        return self.convergence.compare(run, collection, INPUTS if inputs is None else inputs, {}, reason)
 
     def record(self, owned: Owned = OWNED, run: str = "run-1") -> dict[str, Any]:
         return self.convergence.record(run, owned)
@@ -259,9 +254,8 @@ def test_check_mode_writes_nothing(host: Host) -> None:
     path = host.convergence.path
     before = path.read_text()
     checked = replace(host.convergence, check_mode=True)
-    assert not checked.compare(VERSION, INPUTS, {}, "all")["as_recorded"]
-    checked.begin_run("run-2", VERSION, INPUTS)
-    checked.begin_change("run-2")
+    assert not checked.compare("run-2", VERSION, INPUTS, {}, "all")["as_recorded"]
+    checked.begin_change("run-2", False)
     assert not checked.record("run-2", Owned())["recorded"]
     assert checked.remove()
     assert path.read_text() == before
@@ -331,24 +325,52 @@ def test_remove(host: Host) -> None:
     assert not os.path.exists(host.convergence.path)
 
 
-def change(host: Host, run: str = "run-2") -> dict[str, Any]:
-    return host.convergence.begin_change(run)
+def change(host: Host, run: str = "run-2", same_inputs: bool = False) -> list[str]:
+    found = host.convergence.begin_change(run, same_inputs)
+    return [one["about"] for one in found["differences"]]
 
 
-def test_a_rollout_that_ends_well_is_recorded(host: Host) -> None:
+def drift(host: Host) -> list[str]:
+    """What a record that holds says of the host, whatever the inputs."""
+    known = read_record(host.convergence.path)
+    assert known is not None
+    assert known.complete
+    return [one.about for one in differences(known.items, host.convergence.state.items(known.owned))]
+
+
+def test_a_change_that_ends_well_is_no_drift_and_drift_before_it_remains(host: Host) -> None:
     host.write("etc/apt/removed.list", "drift before it")
-    assert [one["about"] for one in change(host)["differences"]] == ["/etc/apt/removed.list"]
+    assert change(host) == ["/etc/apt/removed.list"]
     host.write("etc/docker/daemon.json", '{"debug": true}')
     host.write("etc/trtllm-fleet/releases/def/release.json", json.dumps(RELEASE))
     found = host.record(Owned(files=["/etc/new"]), "run-2")
     assert (found["recorded"], found["unrestored"]) == (True, [])
-    assert host.about() == ["/etc/apt/removed.list"]
+    assert drift(host) == ["/etc/apt/removed.list"]
 
 
-def test_a_change_leaves_the_inputs_as_they_were(host: Host) -> None:
+def test_drift_that_the_change_replaced_is_gone(host: Host) -> None:
+    host.write("etc/apt/removed.list", "drift before it")
     change(host)
+    host.write("etc/apt/removed.list", "the playbook's")
     host.record(Owned(), "run-2")
-    assert host.about(inputs={**INPUTS, "serving_recipe_use_case": "cc"}) == ["serving_recipe_use_case"]
+    assert drift(host) == []
+
+
+def test_after_a_change_the_roles_run_once(host: Host) -> None:
+    """A rollout to other variables and back: the record has the variables of before the rollout."""
+    change(host)
+    host.write("etc/trtllm-fleet/releases/def/release.json", json.dumps(RELEASE))
+    host.record(Owned(), "run-2")
+    assert host.compare(run="run-3")["differences"] != []
+    host.record(run="run-3")
+    assert host.compare(run="run-4")["as_recorded"]
+
+
+def test_after_a_change_by_all_roles_with_the_same_inputs_they_do_not_run(host: Host) -> None:
+    change(host, same_inputs=True)
+    host.write("etc/docker/daemon.json", '{"debug": true}')
+    host.record(Owned(), "run-2")
+    assert host.compare()["as_recorded"]
 
 
 def test_a_change_that_does_not_end_leaves_no_complete_record(host: Host) -> None:
@@ -358,25 +380,31 @@ def test_a_change_that_does_not_end_leaves_no_complete_record(host: Host) -> Non
     assert host.about() == ["record"]
 
 
-def test_a_change_repeated_after_it_broke_off_is_recorded(host: Host) -> None:
+def test_a_change_repeated_after_an_interrupted_one_is_recorded(host: Host) -> None:
     change(host)
     host.write("etc/docker/daemon.json", '{"debug": true}')
     change(host, "run-3")
     host.record(Owned(), "run-3")
-    assert host.compare()["as_recorded"]
+    assert drift(host) == []
 
 
-def test_roles_after_a_change_that_broke_off_report_nothing_unrestored(host: Host) -> None:
+def test_roles_after_an_interrupted_change_report_nothing_unrestored(host: Host) -> None:
     change(host)
     host.write("etc/docker/daemon.json", '{"debug": true}')
     host.compare(run="run-3")
     assert host.record(run="run-3")["unrestored"] == []
 
 
-def test_a_change_without_a_complete_record_writes_none(tmp_path: Path) -> None:
+def test_a_change_without_a_record_writes_none(tmp_path: Path) -> None:
     host = Host(tmp_path)
-    assert change(host) == {"differences": []}
+    assert change(host) == []
     assert not host.record(Owned(), "run-2")["recorded"]
-    host.compare(run="run-3")
-    change(host, "run-4")
-    assert not host.record(Owned(), "run-4")["recorded"]
+    assert not host.convergence.path.exists()
+
+
+def test_a_run_that_another_playbook_changes_below_does_not_complete(host: Host) -> None:
+    host.compare(reason="site_full is true")
+    change(host)
+    assert not host.record(Owned(), "run-2")["recorded"]
+    assert not host.record()["recorded"]
+    assert host.about() == ["record"]

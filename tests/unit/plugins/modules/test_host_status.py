@@ -285,6 +285,15 @@ def test_drift_is_what_differs_from_the_record(machine: Machine) -> None:
     assert machine.drift()["/etc/a"].endswith("; recorded: missing")
 
 
+def test_a_host_that_cannot_be_compared_is_a_problem(machine: Machine) -> None:
+    machine.serve()
+    machine.end_run()
+    (machine.state.root / "etc").write_text("a file in place of a directory")
+    found = machine.gather()
+    assert (found["recorded"], found["drift"]) == (False, [])
+    assert "the host cannot be compared with its record" in found["problems"][0]
+
+
 def test_no_drift_is_known_while_a_run_changes_the_host(machine: Machine) -> None:
     machine.serve()
     machine.end_run("run-1")

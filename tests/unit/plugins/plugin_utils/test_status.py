@@ -247,6 +247,15 @@ def test_drift_degrades() -> None:
     assert (host["verdict"], host["reasons"], host["drift"]) == ("degraded", [], drift)
 
 
+def test_units_of_another_release_are_a_reason() -> None:
+    host = only(broken(look(), release="0123456789ab"))
+    assert host["verdict"] == "degraded"
+    name = RELEASE["name"]
+    assert f"trtllm-serve-0.service is of release 0123456789ab, and the verified release is {name}." in host["reasons"]
+    (reason,) = (one for one in only(broken(look(), release=None))["reasons"] if "no longer a link" in one)
+    assert reason.startswith("trtllm-serve-0.service is no longer a link into a release")
+
+
 def test_an_image_that_is_not_of_the_release_degrades() -> None:
     host = only(broken(look(), image_of_release=False))
     image = f"nvcr.io/nvidia/tensorrt-llm/release@{DIGEST}"
