@@ -114,8 +114,8 @@ bench-affinity: $(venv) ## Measure the benefit of gateway affinity, on a running
 	PYTHONPATH=collections python -m tools.bench affinity --users $(or $(USERS),8)
 
 .PHONY: bench-fleet
-bench-fleet: $(venv) ## Measure status.yml and a site.yml without changes beside plain SSH, on a running lab (REPEAT=3)
-	PYTHONPATH=collections python -m tools.bench fleet --repeat $(or $(REPEAT),3)
+bench-fleet: $(venv) ## Measure status.yml and a site.yml without changes beside plain SSH, on a running lab (REPEAT=3 MITOGEN=1)
+	PYTHONPATH=collections python -m tools.bench fleet --repeat $(or $(REPEAT),3) $(if $(MITOGEN),--mitogen)
 
 .PHONY: bench-cold
 bench-cold: $(venv) ## Measure site.yml on bare lab hosts whose long legs have a known duration, beside the critical path (HOSTS=8)
