@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 from tools.bench import answers
-from tools.bench.thousand import ANSWERS, inventory
+from tools.bench.thousand import ANSWERS, CONNECTIONS, environment, inventory
 
+RECORD = "ansible_collections.trtllm.fleet.plugins.modules.host_record"
 PROGRAM = b"""
     _ansiballz_main(
 ansible_module='stat',
@@ -37,10 +40,32 @@ def test_answer_is_stored_without_what_sudo_prints(tmp_path: Path, monkeypatch: 
 
 
 def test_recorded_host_is_as_recorded() -> None:
-    recorded = json.loads(ANSWERS.read_text())
-    assert recorded["ansible_collections.trtllm.fleet.plugins.modules.host_record"]["as_recorded"]
+    assert json.loads(ANSWERS.read_text())[RECORD]["as_recorded"]
 
 
 def test_inventory_has_each_host_once_with_its_address(tmp_path: Path) -> None:
     hosts = json.loads((inventory(tmp_path, 1000) / "hosts.yml").read_text())["gpu_hosts"]["hosts"]
     assert len(hosts) == len({host["ansible_host"] for host in hosts.values()}) == 1000
+
+
+def site(folder: Path, recorded: Path) -> str:
+    """Return the output of site.yml on three hosts with these answers."""
+    variables = environment(CONNECTIONS, **{answers.FILE: str(recorded), "BENCH_TASKS": str(folder / "tasks.json")})
+    command = ["ansible-playbook", "site.yml", "--inventory", str(inventory(folder, 3))]
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False).stdout
+
+
+def test_site_runs_one_task_on_each_host_that_is_as_recorded(tmp_path: Path) -> None:
+    output = site(tmp_path, ANSWERS)
+    counts = [line.split()[2:4] for line in output.splitlines() if " unreachable=" in line]
+    # The first host runs those that run once.
+    assert counts == [["ok=5", "changed=0"], ["ok=1", "changed=0"], ["ok=1", "changed=0"]], output
+    assert "site_hosts" not in output
+
+
+def test_site_runs_the_roles_on_other_hosts_and_names_a_module_without_an_answer(tmp_path: Path) -> None:
+    differs = {**json.loads(ANSWERS.read_text())[RECORD], "as_recorded": False}
+    (tmp_path / "differs.json").write_text(json.dumps({RECORD: differs}))
+    output = site(tmp_path, tmp_path / "differs.json")
+    roles = output.partition("PLAY [Run preflight checks]")[2]
+    assert "No answer of ansible" in roles, output
