@@ -136,3 +136,13 @@ def test_reachable_hosts_are_asserted_once_for_all(tmp_path: Path) -> None:
     asserted = ended.stdout.partition(" : Assert that all hosts are reachable]")[2].partition("TASK [")[0]
     assert asserted.count("ok: [") == 1
     assert ended.stdout.count("goes on") == len(HOSTS)
+
+
+def test_silent_gateway_fails_the_plan_once_for_all_hosts(tmp_path: Path) -> None:
+    collection(tmp_path, {"gateway_info": {"failed": True, "msg": "No HAProxy answers."}})
+    ended = played(tmp_path, "plan", {"debug": {"msg": "goes on"}})
+    failed = ended.stdout.partition(" : Fail if a gateway does not answer]")[2]
+    assert ended.returncode, ended.stdout
+    assert failed.count("fatal: [") == 1
+    assert "Gateway gateway1 does not answer or does not run HAProxy" in failed
+    assert "goes on" not in failed
