@@ -26,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +62,7 @@ PLAYBOOKS: dict[str, list[str]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run: seconds, MiB, and for each task ``name`` and the seconds ``main``, ``tasks`` and ``wall``."""
+    """Of one run: seconds, MiB, and for each name of tasks the seconds ``main``, ``tasks`` and ``wall``."""
 
     wall: float
     cpu: float
@@ -78,6 +78,16 @@ class Cost:
 def cpu_of(task: Mapping[str, Any]) -> float:
     """Return the CPU seconds of a task: of ansible-playbook itself and of its processes."""
     return round(task["main"] + task["tasks"], 2)
+
+
+def by_name(tasks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the sums of tasks with the same name."""
+    found: dict[str, dict[str, Any]] = {}
+    for task in tasks:
+        one = found.setdefault(task["name"], {"name": task["name"], "main": 0.0, "tasks": 0.0, "wall": 0.0})
+        for key in ("main", "tasks", "wall"):
+            one[key] += task[key]
+    return list(found.values())
 
 
 def inventory(folder: Path, count: int) -> Path:
@@ -176,7 +186,7 @@ def measured(folder: Path, hosts: Path, name: str) -> Cost:
     if "site.yml" in PLAYBOOKS[name] and any(" changed=0 " not in line for line in recap):
         raise SystemExit(f"site.yml changed a host; the recorded host has to be as recorded:\n{output[-8000:]}")
     cpu = used.ru_utime + used.ru_stime
-    return Cost(wall, cpu, used.ru_maxrss / 1024, max(samples), json.loads(tasks.read_text()))
+    return Cost(wall, cpu, used.ru_maxrss / 1024, max(samples), by_name(json.loads(tasks.read_text())))
 
 
 def record(folder: Path) -> None:
