@@ -121,6 +121,10 @@ bench-fleet: $(venv) ## Measure status.yml and a site.yml without changes beside
 bench-cold: $(venv) ## Measure site.yml on bare lab hosts whose long legs have a known duration, beside the critical path (HOSTS=8)
 	PYTHONPATH=collections python -m tools.bench cold --hosts $(or $(HOSTS),8)
 
+.PHONY: bench-thousand
+bench-thousand: $(venv) ## Measure the control node's cost of a fleet without changes, with recorded answers instead of hosts (HOSTS=1000)
+	PYTHONPATH=collections python -m tools.bench thousand --hosts $(or $(HOSTS),1000)
+
 .PHONY: docs
 docs: $(venv) ## Write the generated documents
 	PYTHONPATH=collections python -m tools.docs

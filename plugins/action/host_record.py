@@ -36,10 +36,6 @@ class ActionModule(ActionBase):
                 return {**result, "recorded": False, "warnings": [f"The host is not recorded: {problem}."]}
             arguments["owned"] = RUN.owned(variables["inventory_hostname"])
         found: dict[str, Any] = self._execute_module(MODULE, module_args=arguments, task_vars=variables)
-        groups = arguments.get("groups")
-        if groups and "as_recorded" in found:
-            # What action group_by returns, without the cost of another task for each host.
-            found |= {"add_group": groups[0 if found["as_recorded"] else 1], "parent_groups": ["all"]}
         return {**result, **found}
 
     def _inputs(self, variables: dict[str, Any]) -> dict[str, str]:

@@ -41,12 +41,6 @@ options:
     description: Options of M(trtllm.fleet.endpoint_check) for the completions, such as C(expected_text).
     type: dict
     default: {}
-  groups:
-    description:
-      - For V(compared), two groups for later plays. The host joins the first if it is as recorded, else the second.
-    type: list
-    elements: str
-    default: []
   run:
     description: Identifier of the run. The action plugin sets it.
     type: str
@@ -173,7 +167,6 @@ def main() -> None:
             reason=dict(type="str", default=""),
             same_inputs=dict(type="bool", default=False),
             check=dict(type="dict", default={}, no_log=True),
-            groups=dict(type="list", elements="str", default=[]),
             run=dict(type="str"),
             inputs=dict(type="dict", no_log=True),
             collection=dict(type="str"),

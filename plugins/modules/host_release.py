@@ -245,6 +245,9 @@ def main() -> None:
         result = apply(releases, module.params)
     except (ReleaseError, OSError) as error:
         module.fail_json(msg=str(error))
+    # Ansible shows it only with --diff, but keeps it for each host: up to 28 kB, the watchdog included.
+    if not module._diff:
+        result.pop("diff", None)
     for warning in result.pop("warnings", []):
         module.warn(warning)
     module.exit_json(**result)

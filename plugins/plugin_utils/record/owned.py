@@ -91,6 +91,7 @@ OWNED: Mapping[str, Callable[[Result], Names]] = {
     "ansible.builtin.debug": _nothing,
     "ansible.builtin.fail": _nothing,
     "ansible.builtin.find": _nothing,
+    "ansible.builtin.group_by": _nothing,
     "ansible.builtin.import_role": _nothing,
     "ansible.builtin.include_role": _nothing,
     "ansible.builtin.include_tasks": _nothing,

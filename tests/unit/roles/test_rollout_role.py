@@ -55,11 +55,13 @@ def collection(folder: Path, results: dict[str, dict[str, Any]]) -> None:
         (modules / f"{name}.py").write_text(f"#!/usr/bin/python\nprint({json.dumps(result)!r})\n")
 
 
-def played(folder: Path, entry: str, *more: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    """Run an entry point of the role, and more tasks, on two hosts with a gateway."""
+def played(
+    folder: Path, entry: str, *more: dict[str, Any], first: tuple[dict[str, Any], ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run an entry point of the role, and tasks before and after it, on two hosts with a gateway."""
     groups = {"gpu_hosts": HOSTS, "gateway": ["gateway1"]}
     children = {group: {"hosts": dict.fromkeys(names)} for group, names in groups.items()}
-    tasks = [{"import_role": {"name": "trtllm.fleet.rollout", "tasks_from": entry}}, *more]
+    tasks = [*first, {"import_role": {"name": "trtllm.fleet.rollout", "tasks_from": entry}}, *more]
     play = {"hosts": "gpu_hosts", "gather_facts": False, "max_fail_percentage": 0, "tasks": tasks}
     inventory, playbook = folder / "hosts.json", folder / "play.json"
     inventory.write_text(json.dumps({"all": {"vars": VARIABLES, "children": children}}))
@@ -115,3 +117,32 @@ def test_each_host_rolls_back_to_its_release_before_the_rollout(tmp_path: Path) 
     assert ended.returncode == 0, ended.stdout
     for host in HOSTS:
         assert f"{host}: r1, undoes r2" in ended.stdout
+
+
+def test_unreachable_host_ends_the_play_for_all_hosts(tmp_path: Path) -> None:
+    lost = {"ansible_connection": "{{ 'ssh' if inventory_hostname == 'gpu1' else 'local' }}", "ansible_port": 1}
+    ping = {"ping": {}, "vars": {"ansible_host": "127.0.0.1", "ansible_ssh_retries": 0, **lost}}
+    collection(tmp_path, {})
+    ended = played(tmp_path, "assert_reachable", {"debug": {"msg": "goes on"}}, first=(ping,))
+    assert ended.returncode, ended.stdout
+    assert "gpu1 failed or is unreachable; a rollout needs all hosts." in ended.stdout
+    assert "goes on" not in ended.stdout
+
+
+def test_reachable_hosts_are_asserted_once_for_all(tmp_path: Path) -> None:
+    collection(tmp_path, {})
+    ended = played(tmp_path, "assert_reachable", {"debug": {"msg": "goes on"}})
+    assert ended.returncode == 0, ended.stdout
+    asserted = ended.stdout.partition(" : Assert that all hosts are reachable]")[2].partition("TASK [")[0]
+    assert asserted.count("ok: [") == 1
+    assert ended.stdout.count("goes on") == len(HOSTS)
+
+
+def test_silent_gateway_fails_the_plan_once_for_all_hosts(tmp_path: Path) -> None:
+    collection(tmp_path, {"gateway_info": {"failed": True, "msg": "No HAProxy answers."}})
+    ended = played(tmp_path, "plan", {"debug": {"msg": "goes on"}})
+    failed = ended.stdout.partition(" : Fail if a gateway does not answer]")[2]
+    assert ended.returncode, ended.stdout
+    assert failed.count("fatal: [") == 1
+    assert "Gateway gateway1 does not answer or does not run HAProxy" in failed
+    assert "goes on" not in failed

@@ -949,3 +949,19 @@ def test_no_template_uses_ansible_managed() -> None:
     templates = list((ROOT / "roles").glob("*/templates/*.j2"))
     assert templates
     assert [path.name for path in templates if "ansible_managed" in path.read_text()] == []
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_module_returns_differences_only_for_diff_mode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shown: bool
+) -> None:
+    given = {
+        "root": str(tmp_path),
+        "state": "staged",
+        "files": ONE,
+        "_ansible_check_mode": True,
+        "_ansible_diff": shown,
+    }
+    result = run_module(host_release, capsys, given)
+    assert result["changed"]
+    assert ("diff" in result) == shown
