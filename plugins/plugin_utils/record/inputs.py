@@ -33,6 +33,8 @@ ROLES = frozenset(
         "trtllm_server",
     }
 )
+# Variables of role gateway that a host has.
+REGISTRATION = "gateway_host_"
 # Used only while something is downloaded, and different for each operator or run.
 PASSING = frozenset({"model_weights_token"})
 # Groups whose hosts serve all others.
@@ -48,9 +50,11 @@ def only_facts() -> set[str]:
 
 
 def input_names(names: Iterable[str]) -> list[str]:
-    """Return the variables of the roles that site.yml runs on GPU hosts."""
+    """Return the variables of the roles that site.yml runs on GPU hosts, and of their registration at gateways."""
     others = only_facts() | PASSING
-    return sorted(name for name in names if role_of(name) in ROLES and name not in others)
+    return sorted(
+        name for name in names if (role_of(name) in ROLES or name.startswith(REGISTRATION)) and name not in others
+    )
 
 
 def checksum(value: Any) -> str:
@@ -83,6 +87,7 @@ def input_checksums(
             return str(value)
 
     inputs = {name: checksum(resolved(variables[name])) for name in input_names(variables)}
+    inputs[ADDRESS] = checksum(resolved(variables.get(ADDRESS)))
     for group in GROUPS:
         inputs[f"group {group}"] = checksum([[host, resolved(addresses(host))] for host in groups.get(group, [])])
     return inputs

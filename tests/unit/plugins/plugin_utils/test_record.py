@@ -116,7 +116,14 @@ def inputs(
 def test_inputs_are_the_variables_of_roles_that_run_on_gpu_hosts() -> None:
     apart = {"other": 1, "benchmark_note": "x", "gateway_api_keys": [], "model_weights_token": "hf_x"}
     found = inputs({"serving_recipe_use_case": "x", "trtllm_server_answers": {}, **apart})
-    assert sorted(found) == ["group gateway", "group registry_mirror", "serving_recipe_use_case"]
+    assert sorted(found) == ["ansible_host", "group gateway", "group registry_mirror", "serving_recipe_use_case"]
+
+
+def test_registration_of_a_host_at_gateways_is_an_input() -> None:
+    variables = {"gateway_host_max_requests": 4, "ansible_host": "192.0.2.1"}
+    before = inputs(variables)
+    assert inputs({**variables, "gateway_host_max_requests": 5}) != before
+    assert inputs({**variables, "ansible_host": "192.0.2.2"}) != before
 
 
 def test_every_public_variable_of_these_roles_is_an_input() -> None:
