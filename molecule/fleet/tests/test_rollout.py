@@ -1,9 +1,10 @@
 """A rollout and a rollback lose no request and leave no drift."""
 
 import json
+import subprocess
 from pathlib import Path
 
-from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import Fleet
+from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import REPO, Fleet
 
 FLEET = Fleet("fleet-", gpus=2, gateways=1)
 
@@ -33,4 +34,18 @@ def test_rollout_and_rollback_lose_nothing(tmp_path: Path) -> None:
     assert load.errors() == {}
     assert len(load.since(0)) > 100
     assert FLEET.releases() == before
+    assert FLEET.in_service() == FLEET.all_instances
+
+
+def test_lost_registration_is_restored_without_roles() -> None:
+    run = FLEET.play("site")  # the roles, once after a rollout or a rollback
+    assert run.status == 0, run.output
+    (gateway,), host = FLEET.gateway_names, FLEET.gpu_names[0]
+    lost = {"hosts": [{"name": host}], "state": "absent"}
+    command = ["ansible", "-i", "inventory/local", gateway, "--become", "-m", "trtllm.fleet.gateway_host"]
+    subprocess.run([*command, "-a", json.dumps(lost)], cwd=REPO, env=FLEET.environment, check=True)
+    assert FLEET.in_service() != FLEET.all_instances
+    run = FLEET.play("site")
+    assert run.status == 0, run.output
+    assert "TASK [trtllm.fleet.trtllm_server : " not in run.output
     assert FLEET.in_service() == FLEET.all_instances
