@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+from ansible_collections.trtllm.fleet.tests.unit.host_boot import boot
 
-BOOT = ROOT / "lab/host/boot"
 V1 = "cgroup /sys/fs/cgroup/blkio cgroup ro,nosuid,blkio 0 0\ncgroup /sys/fs/cgroup/cpu cgroup ro,nosuid,cpu 0 0\n"
 V2 = "cgroup2 /sys/fs/cgroup cgroup2 ro,nosuid,nsdelegate 0 0\n"
 
@@ -24,14 +21,6 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     found: list[list[str]] = []
     monkeypatch.setattr("subprocess.run", lambda argv, **_options: found.append([str(word) for word in argv]))
     return found
-
-
-def boot(**names: Any) -> Any:
-    """Return the program as a module, with other values of its names."""
-    module = types.ModuleType("boot")
-    exec(compile(BOOT.read_text(), BOOT, "exec"), module.__dict__)
-    module.__dict__.update(names)
-    return module
 
 
 def test_simulated_host_does_not_see_the_driver_of_its_machine(tmp_path: Path, commands: list[list[str]]) -> None:

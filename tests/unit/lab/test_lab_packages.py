@@ -11,13 +11,13 @@ import runpy
 import subprocess
 import sys
 import tomllib
-import types
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 import yaml
 
+from ansible_collections.trtllm.fleet.tests.unit.host_boot import boot
 from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES, FIXTURES, ROOT
 
 PACKAGES = ROOT / "lab/origin/packages"
@@ -222,15 +222,6 @@ def test_mixed_types_in_one_host(tmp_path: Path) -> None:
     ]
 
 
-def boot() -> types.ModuleType:
-    module = types.ModuleType("boot")
-    exec(
-        compile((HOST / "boot").read_text(), HOST / "boot", "exec"), module.__dict__
-    )  # the file has no suffix to import it by
-    module.__dict__["DEVICES"] = HOST / "devices.json"
-    return module
-
-
 def test_the_cdi_specification_has_the_form_of_a_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
     files = PACKAGES / "files/nvidia-container-toolkit-base/usr"
     real = yaml.safe_load((FIXTURES / "cdi_h100x1.txt").read_text())
@@ -278,7 +269,7 @@ def test_devices_of_each_type_match_its_row() -> None:
     ],
 )
 def test_devices_of_a_host(hardware: str, gpus: int, switches: int) -> None:
-    module = boot()
+    module = boot(DEVICES=HOST / "devices.json")
     found: dict[bool, list[str]] = {True: [], False: []}
     for group, addresses in module.choose_devices(hardware):
         found[group["class"].startswith(module.GPU_CLASSES)] += addresses
