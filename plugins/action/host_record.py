@@ -42,6 +42,7 @@ class ActionModule(ActionBase):
         hosts = variables["hostvars"]
         return input_checksums(
             variables,
+            variables["group_names"],
             variables["groups"],
             lambda host: hosts[host].get(ADDRESS),
             self._templar.template,

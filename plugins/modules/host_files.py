@@ -14,6 +14,7 @@ description:
   - M(ansible.builtin.copy) needs two executions for each file, and M(ansible.builtin.file) one for each directory.
   - Each file is replaced atomically. A link in its place is replaced by the file. A missing directory of a file is
     created.
+  - RV(created) tells which files are new, such as a unit that cannot run yet.
   - If a path cannot be written, those before it are written and those after it are not.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
@@ -27,7 +28,7 @@ attributes:
   idempotent:
     support: full
   action:
-    details: Encodes the content, so that no log of the host has it.
+    details: Builds programs, and encodes the content, so that no log of the host has it.
 options:
   directories:
     description: Directories, which are written before the files.
@@ -57,6 +58,14 @@ options:
         description: Text of the file.
         type: str
         default: ''
+      program:
+        description:
+          - A Python program that the file is made of, instead of O(files[].content). It is a file that defines C(main),
+            or a folder whose C(__main__.py) defines it; its result is the exit status. A relative path is searched for
+            in C(files) of the role.
+          - The file is a zipapp that C(python3) of the host runs, with the C(module_utils) of this collection that the
+            program imports. The same sources give the same bytes on every control node. It has no diff.
+        type: str
       mode:
         description: Mode of the file, four octal digits.
         type: str
@@ -82,6 +91,8 @@ EXAMPLES = r"""
         mode: "0600"
       - path: /etc/systemd/system/example.service
         content: "{{ lookup('ansible.builtin.file', 'example.service') }}"
+      - path: /usr/local/lib/example/example.pyz
+        program: example
 """
 
 RETURN = r"""
@@ -91,9 +102,16 @@ written:
   type: list
   elements: str
   sample: [/etc/systemd/system/example.service]
+created:
+  description: Those of RV(written) that did not exist.
+  returned: success
+  type: list
+  elements: str
+  sample: []
 """
 
 import base64
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -117,6 +135,7 @@ OPTIONS = dict(
             path=dict(type="path", required=True),
             # In Base64, by the action plugin. Masking the text itself would mask each of its appearances in a result.
             content=dict(type="str", default="", no_log=True),
+            program=dict(type="str"),
             mode=dict(type="str", default="0644"),
             sensitive=dict(type="bool", default=False),
         ),
@@ -140,9 +159,11 @@ def main() -> None:
     if problems:
         module.fail_json(msg="\n".join(problems))
     written: list[str] = []
+    created: list[str] = []
     diff: list[dict[str, str]] = []
     for item in items:
         path, mode = Path(item["path"]), int(item["mode"], 8)
+        new = not os.path.lexists(path)
         try:
             if "content" in item:
                 changes = put_file(path, base64.b64decode(item["content"]), mode, dry=module.check_mode)
@@ -151,9 +172,10 @@ def main() -> None:
         except OSError as error:
             module.fail_json(msg=f"{error.filename or path} cannot be written: {error.strerror}", written=written)
         written += [change.path for change in changes]
-        if module._diff and not item.get("sensitive"):
+        created += [change.path for change in changes if new]
+        if module._diff and not item.get("sensitive") and not item.get("program"):
             diff += [change.diff() for change in changes]
-    module.exit_json(changed=bool(written), written=written, diff=diff)
+    module.exit_json(changed=bool(written), written=written, created=created, diff=diff)
 
 
 if __name__ == "__main__":

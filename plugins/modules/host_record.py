@@ -11,7 +11,8 @@ short_description: Compare a host with the record of its last complete run, or w
 version_added: 0.1.0
 description:
   - The record has what the roles own on the host (files, packages, units, keys of C(daemon.json), images, model
-    snapshots, driver and GPUs), and salted checksums of the variables that they were run with.
+    snapshots, driver and GPUs, a gateway's configuration), and salted checksums of the variables that they were run
+    with.
   - A host that is as recorded, with the same variables and the same collection, needs no role.
   - Playbook C(site.yml) uses it. One execution takes a tenth of a second, and the time of one completion per instance.
 options:
@@ -37,6 +38,10 @@ options:
     description: For V(changing), whether all roles run, with the variables of the record. Then it holds for later runs.
     type: bool
     default: false
+  serves:
+    description: Whether the host needs a release whose instances complete a prompt. V(false) for a gateway or a mirror.
+    type: bool
+    default: true
   check:
     description: Options of M(trtllm.fleet.endpoint_check) for the completions, such as C(expected_text).
     type: dict
@@ -106,7 +111,9 @@ differences:
     - about: /etc/trtllm-fleet/weights.json
       sentence: file /etc/trtllm-fleet/weights.json has another content
 release:
-  description: Description of the verified release, as C(release.json) has it. V(null) if something differs.
+  description:
+    - Description of the verified release, as C(release.json) has it.
+    - V(null) if something differs, or without O(serves).
   returned: for V(compared)
   type: dict
   sample: {name: gpt-oss-120b-h200x8-low_latency, model: openai/gpt-oss-120b}
@@ -156,7 +163,7 @@ def apply(host: Convergence, params: dict[str, Any]) -> dict[str, Any]:
         return {"changed": False, **host.begin_change(params["run"], params["same_inputs"])}
     if params["state"] == "recorded":
         return {"changed": False, **host.record(params["run"], Owned(**params["owned"]))}
-    options = (params[name] for name in ("run", "collection", "inputs", "check", "reason"))
+    options = (params[name] for name in ("run", "collection", "inputs", "check", "reason", "serves"))
     return {"changed": False, **host.compare(*options)}
 
 
@@ -166,6 +173,7 @@ def main() -> None:
             state=dict(type="str", required=True, choices=["compared", "changing", "recorded", "absent"]),
             reason=dict(type="str", default=""),
             same_inputs=dict(type="bool", default=False),
+            serves=dict(type="bool", default=True),
             check=dict(type="dict", default={}, no_log=True),
             run=dict(type="str"),
             inputs=dict(type="dict", no_log=True),

@@ -74,8 +74,18 @@ options:
         type: list
         elements: str
         default: []
-      key:
-        description: The repository's public key, ASCII-armoured.
+      key_url:
+        description: URL of the repository's public key, ASCII-armoured. A download that fails is repeated three times.
+        type: str
+        required: true
+      key_fingerprints:
+        description: Fingerprints of the primary keys that the key file may have, with or without spaces.
+        type: list
+        elements: str
+        required: true
+      key_variable:
+        description:
+          - Name of the variable that has O(repositories[].key_fingerprints), for the message about another key.
         type: str
         required: true
   pins:
@@ -128,7 +138,19 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.apt_configuration import (
+    VENDOR_OPTIONS,
+    AptError,
+    Fetch,
+    Vendor,
+    fetcher,
+)
 from ansible_collections.trtllm.fleet.plugins.module_utils.apt_mirror import PackagesError, Repository, write_repository
+
+
+def signed(vendor: Vendor, fetch: Fetch) -> Repository:
+    """Return a vendor's repository with its key. Raises AptError."""
+    return Repository(vendor.name, vendor.url, vendor.download_key(fetch), vendor.suite, vendor.components)
 
 
 def main() -> None:
@@ -142,13 +164,7 @@ def main() -> None:
                 type="list",
                 elements="dict",
                 default=[],
-                options=dict(
-                    name=dict(type="str", required=True),
-                    url=dict(type="str", required=True),
-                    suite=dict(type="str", default="/"),
-                    components=dict(type="list", elements="str", default=[]),
-                    key=dict(type="str", required=True, no_log=False),
-                ),
+                options=VENDOR_OPTIONS,
             ),
             pins=dict(type="str", default=""),
         ),
@@ -163,11 +179,11 @@ def main() -> None:
             given["names"],
             given["optional"],
             given["starter"],
-            [Repository(**repository) for repository in given["repositories"]],
+            [signed(Vendor(**repository), fetcher(module)) for repository in given["repositories"]],
             given["pins"],
             module.check_mode,
         )
-    except (PackagesError, OSError) as error:
+    except (PackagesError, AptError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(
         changed=change.changed,

@@ -131,7 +131,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd, UnitError, wait_finished
 
-INTERVAL = 2.0  # seconds between two queries of the unit
+INTERVAL = 0.5  # seconds between two queries of the unit
 JOURNAL_LINES = 15
 
 OPTIONS = dict(

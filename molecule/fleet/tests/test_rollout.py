@@ -4,6 +4,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import REPO, Fleet
 
 FLEET = Fleet("fleet-", gpus=2, gateways=1)
@@ -51,4 +53,30 @@ def test_lost_registration_is_restored_without_roles() -> None:
     run = FLEET.play("site")
     assert run.status == 0, run.output
     assert "TASK [trtllm.fleet.trtllm_server : " not in run.output
+    assert FLEET.in_service() == FLEET.all_instances
+
+
+def roles(output: str) -> set[str]:
+    """Return which of the roles that converge hosts ran."""
+    return {role for role in ("gateway", "preflight", "trtllm_server") if f"TASK [trtllm.fleet.{role} : " in output}
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        ("echo '# by hand' >> haproxy.cfg", "! grep 'by hand' haproxy.cfg"),
+        ("rm progress.lua", "ls progress.lua"),
+        ("chmod 644 keys.map", "stat -c %a keys.map | grep 600"),
+        ("systemctl disable trtllm-gateway", "systemctl is-enabled trtllm-gateway"),
+        ("systemctl stop trtllm-gateway", "systemctl is-active trtllm-gateway"),
+    ],
+)
+def test_change_of_the_gateway_is_put_right_by_its_role_alone(change: str, check: str) -> None:
+    (gateway,) = FLEET.gateway_names
+    run = FLEET.play("site")
+    assert (run.status, roles(run.output)) == (0, set()), run.output
+    FLEET.shell(gateway, f"cd /etc/trtllm-fleet/gateway; {change}")
+    run = FLEET.play("site")
+    assert (run.status, roles(run.output)) == (0, {"gateway"}), run.output
+    FLEET.shell(gateway, f"cd /etc/trtllm-fleet/gateway; {check}")
     assert FLEET.in_service() == FLEET.all_instances

@@ -57,7 +57,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import (
 from ansible_collections.trtllm.fleet.plugins.module_utils.openai_completion import Completion, complete
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd, Unit, UnitError
 
-INTERVAL = 2.0  # seconds between two tries
+INTERVAL = 0.5  # seconds between two tries
 JOURNAL_LINES = 15
 # Of a request for health or models, which is fast: a poll that hangs must not hide that the unit died.
 POLL_SECONDS = 10.0

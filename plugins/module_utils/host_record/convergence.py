@@ -67,19 +67,25 @@ class Convergence:
     verify: Verify = verify_instance
 
     def compare(
-        self, run: str, collection: str, inputs: Mapping[str, str], check: Mapping[str, Any], reason: str = ""
+        self,
+        run: str,
+        collection: str,
+        inputs: Mapping[str, str],
+        check: Mapping[str, Any],
+        reason: str = "",
+        serves: bool = True,
     ) -> dict[str, Any]:
         """Return whether the host is as recorded, what differs, its release and the answers of its instances.
 
-        ``reason``: why the roles run whatever the state is. If something differs, the record is not complete until they
-        end well in this run.
+        ``reason``: why the roles run whatever the state is. ``serves``: whether it must have a release. If something
+        differs, the record is not complete until they end well in this run.
         """
         known = read_record(self.path)
         release: Release | None = None
         answers: dict[str, Any] = {}
         try:
             found = [Difference("site_full", reason)] if reason else self._differences(known, collection, inputs)
-            if not found:
+            if not found and serves:
                 release = self.releases.description_or_none(self.releases.verified())
                 found, answers = self._answers(release, check)
         # The roles report what is wrong with the host, or put it right.

@@ -22,6 +22,8 @@ from typing import NamedTuple
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner, run
 from ansible_collections.trtllm.fleet.plugins.module_utils.docker_daemon import daemon_difference
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway import HEAD, Gateway
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError, Haproxy
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import kernel_module
 from ansible_collections.trtllm.fleet.plugins.module_utils.managed_packages import Note
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
@@ -33,9 +35,15 @@ CONTENT = ", sha256 "
 OWN_DIRECTORIES = ("etc/trtllm-fleet", "usr/local/lib/trtllm-fleet", "var/lib/trtllm-fleet")
 UNITS = "etc/systemd/system"
 OWN_UNITS = "trtllm-*"
+GATEWAY = "etc/trtllm-fleet/gateway"
+GATEWAY_SOCKET = "run/trtllm-gateway/admin.sock"
+GATEWAY_UNIT = "trtllm-gateway.service"
 # Written while the host serves: the record itself, marks of verified weights, apt's package lists of a bundle, the lock
-# of rollouts on a fleet without gateways, and the program that ends a trial of a release.
+# of rollouts, the program that ends a trial of a release, and the hosts of a gateway, which rollouts and drains change.
 VOLATILE = (
+    f"{GATEWAY}/.lock",
+    f"{GATEWAY}/haproxy.cfg",
+    f"{GATEWAY}/hosts",
     "var/lib/trtllm-fleet/record.json",
     "var/lib/trtllm-fleet/verified",
     "var/lib/trtllm-fleet/apt",
@@ -220,6 +228,7 @@ class HostState:
             **{f"image {name}": value for name, value in self._images(sorted(owned.images)).items()},
             **self._docker(),
             **self._driver(),
+            **self._gateway(),
         }
 
     def _path(self, path: str) -> Path:
@@ -278,6 +287,18 @@ class HostState:
         """Return whether daemon.json has the values of the roles; other keys are not theirs."""
         files = self.root / "etc/docker/daemon.json", self.root / "var/lib/trtllm-fleet/daemon.json.state"
         return {"docker /etc/docker/daemon.json": daemon_difference(*files) or "as set"}
+
+    def _gateway(self) -> Items:
+        """Return whether HAProxy's configuration is what the role and the registered hosts make; only of a gateway."""
+        folder = self.root / GATEWAY
+        if not (folder / HEAD).exists():
+            return {}
+        gateway = Gateway(folder, Haproxy(self.root / GATEWAY_SOCKET), check_mode=True)
+        try:
+            value = "changed by hand" if gateway.apply(GATEWAY_UNIT).changed else "as generated"
+        except GatewayError as error:
+            value = str(error)
+        return {"gateway configuration": value}
 
     def _driver(self) -> Items:
         """Return the loaded driver, the GPUs that it found, and the kernels that can boot next."""

@@ -10,30 +10,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.variables import documented, facts, role_of
 
 LENGTH = 32  # hexadecimal digits
-# The roles that site.yml runs on GPU hosts.
-ROLES = frozenset(
-    {
-        "apt_packages",
-        "bundle",
-        "container_image",
-        "docker_engine",
-        "model_weights",
-        "nvidia_container_toolkit",
-        "nvidia_driver",
-        "preflight",
-        "python_program",
-        "serving_recipe",
-        "trtllm_server",
-    }
-)
-# Variables of role gateway that a host has.
+# The roles that site.yml runs on the hosts of a group.
+ROLES = {
+    "gpu_hosts": frozenset(
+        {
+            "apt_packages",
+            "bundle",
+            "container_image",
+            "docker_engine",
+            "model_weights",
+            "nvidia_container_toolkit",
+            "nvidia_driver",
+            "preflight",
+            "python_program",
+            "serving_recipe",
+            "trtllm_server",
+        }
+    ),
+    "gateway": frozenset({"apt_packages", "gateway"}),
+    "registry_mirror": frozenset({"apt_packages", "registry_mirror"}),
+}
+# Variables of role gateway that a GPU host has.
 REGISTRATION = "gateway_host_"
 # Used only while something is downloaded, and different for each operator or run.
 PASSING = frozenset({"model_weights_token"})
@@ -49,12 +53,18 @@ def only_facts() -> set[str]:
     return facts() - documented()
 
 
-def input_names(names: Iterable[str]) -> list[str]:
-    """Return the variables of the roles that site.yml runs on GPU hosts, and of their registration at gateways."""
+def input_names(names: Iterable[str], memberships: Collection[str]) -> list[str]:
+    """Return the variables of the roles that site.yml runs on a host of these groups.
+
+    Those of its registration at gateways count for a GPU host only.
+    """
     others = only_facts() | PASSING
-    return sorted(
-        name for name in names if (role_of(name) in ROLES or name.startswith(REGISTRATION)) and name not in others
-    )
+    mine = frozenset[str]().union(*(roles for group, roles in ROLES.items() if group in memberships))
+
+    def is_input(name: str) -> bool:
+        return "gpu_hosts" in memberships if name.startswith(REGISTRATION) else role_of(name) in mine
+
+    return sorted(name for name in names if is_input(name) and name not in others)
 
 
 def checksum(value: Any) -> str:
@@ -71,13 +81,15 @@ def _sorted(value: Any) -> Any:
 
 def input_checksums(
     variables: Mapping[str, Any],
+    memberships: Collection[str],
     groups: Mapping[str, list[str]],
     addresses: Callable[[str], Any],
     template: Callable[[Any], Any],
 ) -> dict[str, str]:
     """Return the checksum of each input of a host by name.
 
-    ``template`` resolves a value. A value that cannot be resolved yet, as it needs facts, counts as its text.
+    ``memberships``: the groups of the host. ``template`` resolves a value. A value that cannot be resolved yet, as it
+    needs facts, counts as its text.
     """
 
     def resolved(value: Any) -> Any:
@@ -86,7 +98,7 @@ def input_checksums(
         except Exception:
             return str(value)
 
-    inputs = {name: checksum(resolved(variables[name])) for name in input_names(variables)}
+    inputs = {name: checksum(resolved(variables[name])) for name in input_names(variables, memberships)}
     inputs[ADDRESS] = checksum(resolved(variables.get(ADDRESS)))
     for group in GROUPS:
         inputs[f"group {group}"] = checksum([[host, resolved(addresses(host))] for host in groups.get(group, [])])

@@ -46,6 +46,11 @@ def _packages(result: Result) -> Names:
     yield from (("packages", name.partition("=")[0]) for name in _arguments(result).get("name") or [])
 
 
+def _owned(result: Result) -> Names:
+    """Yield the paths that the module itself names."""
+    yield from (("files", path) for path in result.get("owned") or [])
+
+
 def _program(result: Result) -> Names:
     if result.get("path"):
         yield "trees", result["path"]
@@ -63,10 +68,10 @@ OWNED: Mapping[str, Callable[[Result], Names]] = {
     "ansible.builtin.shell": _command,
     "ansible.builtin.systemd_service": _unit,
     "ansible.builtin.template": _file,
+    "trtllm.fleet.apt_configuration": _owned,
     "trtllm.fleet.file_download": _file,
     "trtllm.fleet.host_files": _files,
     "trtllm.fleet.python_program": _program,
-    "trtllm.fleet.zipapp": _file,
     # Recorded with every host: the release and its model, daemon.json, and all in the collection's own directories.
     "trtllm.fleet.docker_daemon_config": _nothing,
     "trtllm.fleet.host_release": _nothing,

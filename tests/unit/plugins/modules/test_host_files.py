@@ -56,7 +56,8 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="the owner of the files
 def test_writes_directories_and_files_once(run: Run, tmp_path: Path) -> None:
     file = {"path": str(tmp_path / "a/b/file"), "content": "text\n", "mode": "0600"}
     wanted = {"directories": [{"path": str(tmp_path / "a/b"), "mode": "0700"}], "files": [file]}
-    assert run(**wanted)["written"] == [str(tmp_path / "a/b"), str(tmp_path / "a/b/file")]
+    done = run(**wanted)
+    assert done["written"] == done["created"] == [str(tmp_path / "a/b"), str(tmp_path / "a/b/file")]
     assert ((tmp_path / "a/b/file").read_text(), mode(tmp_path / "a/b/file")) == ("text\n", 0o600)
     assert (mode(tmp_path / "a"), mode(tmp_path / "a/b")) == (0o755, 0o700)
     file["content"] = "text\n"

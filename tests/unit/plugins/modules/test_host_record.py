@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway import Gateway
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import Haproxy
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import RegisteredHost, Server
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.convergence import Convergence
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.record import read_record
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.state import HostState, Owned, differences
@@ -108,8 +111,9 @@ class Host:
         inputs: Mapping[str, str] | None = None,
         reason: str = "",
         run: str = "run-1",
+        serves: bool = True,
     ) -> dict[str, Any]:
-        return self.convergence.compare(run, collection, INPUTS if inputs is None else inputs, {}, reason)
+        return self.convergence.compare(run, collection, INPUTS if inputs is None else inputs, {}, reason, serves)
 
     def record(self, owned: Owned = OWNED, run: str = "run-1") -> dict[str, Any]:
         return self.convergence.record(run, owned)
@@ -189,6 +193,46 @@ def test_change_is_found_and_no_completion_requested(host: Host, change: Callabl
     change(host)
     assert about in host.about()
     assert host.checks == []
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Host:
+    host = Host(tmp_path)
+    host.write("etc/trtllm-fleet/gateway/head.cfg", "global\n# model @model@, @fingerprint@\nbackend instances\n")
+    (tmp_path / "etc/trtllm-fleet/verified").unlink()
+    assert (
+        Gateway(tmp_path / "etc/trtllm-fleet/gateway", Haproxy(tmp_path / "absent"), runner=host.run).apply("").changed
+    )
+    host.compare(serves=False)
+    host.record()
+    return host
+
+
+def test_a_gateway_needs_no_release(gateway: Host) -> None:
+    found = gateway.compare(serves=False)
+    assert (found["as_recorded"], found["release"], found["answers"]) == (True, None, {})
+    assert gateway.about() == ["release"]
+
+
+@pytest.mark.parametrize(
+    ("path", "about"),
+    [
+        ("haproxy.cfg", "configuration"),
+        ("head.cfg", "/etc/trtllm-fleet/gateway/head.cfg"),
+        ("keys.map", "/etc/trtllm-fleet/gateway/keys.map"),
+        ("hosts/gpu1.json", "configuration"),
+    ],
+)
+def test_a_change_of_the_gateway_is_found(gateway: Host, path: str, about: str) -> None:
+    gateway.write(f"etc/trtllm-fleet/gateway/{path}", "changed")
+    assert about in gateway.about(serves=False)
+
+
+def test_registered_hosts_are_no_difference(gateway: Host) -> None:
+    folder = gateway.root / "etc/trtllm-fleet/gateway"
+    change = {"gpu1": lambda _old: RegisteredHost("gpt-oss-120b", {"serve-0": Server("192.0.2.1", 8000, 8)})}
+    assert Gateway(folder, Haproxy(folder / "absent"), runner=gateway.run).apply("", change).hosts
+    assert gateway.compare(serves=False)["as_recorded"]
 
 
 @pytest.mark.parametrize(

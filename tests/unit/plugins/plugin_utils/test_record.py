@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,7 @@ def test_what_each_action_of_the_roles_owns_is_known() -> None:
             {"invocation": {"module_args": {"directories": [{"path": "/etc/d"}], "files": [{"path": "/etc/d/f"}]}}},
             [("files", "/etc/d"), ("files", "/etc/d/f")],
         ),
+        ("trtllm.fleet.apt_configuration", {"owned": ["/etc/apt/x"]}, [("files", "/etc/apt/x")]),
         ("trtllm.fleet.python_program", {"path": "/opt/hf"}, [("trees", "/opt/hf")]),
         # A task with no_log has no result.
         ("ansible.builtin.copy", {"censored": "the output has been hidden"}, []),
@@ -103,20 +104,34 @@ def test_results_are_collected_by_host() -> None:
 
 
 def inputs(
-    variables: dict[str, Any], groups: dict[str, list[str]] | None = None, address: str = "10.0.0.1"
+    variables: dict[str, Any],
+    groups: dict[str, list[str]] | None = None,
+    address: str = "10.0.0.1",
+    memberships: Sequence[str] = ("gpu_hosts",),
 ) -> dict[str, str]:
     def template(value: Any) -> Any:
         if value == "{{ ansible_facts.fqdn }}":
             raise ValueError("undefined")
         return {"a": 1} if value == "{{ a }}" else value
 
-    return input_checksums(variables, groups or GROUPS, lambda _host: address, template)
+    return input_checksums(variables, memberships, groups or GROUPS, lambda _host: address, template)
 
 
-def test_inputs_are_the_variables_of_roles_that_run_on_gpu_hosts() -> None:
-    apart = {"other": 1, "benchmark_note": "x", "gateway_api_keys": [], "model_weights_token": "hf_x"}
-    found = inputs({"serving_recipe_use_case": "x", "trtllm_server_answers": {}, **apart})
-    assert sorted(found) == ["ansible_host", "group gateway", "group registry_mirror", "serving_recipe_use_case"]
+@pytest.mark.parametrize(
+    ("memberships", "expected"),
+    [
+        (["gpu_hosts"], ["gateway_host_address", "serving_recipe_use_case"]),
+        (["gateway"], ["gateway_api_keys"]),
+        (["registry_mirror"], ["registry_mirror_port"]),
+        (["gpu_hosts", "registry_mirror"], ["gateway_host_address", "registry_mirror_port", "serving_recipe_use_case"]),
+        (["dynamo"], []),
+    ],
+)
+def test_inputs_are_the_variables_of_the_roles_that_run_on_a_host(memberships: list[str], expected: list[str]) -> None:
+    ours = {"serving_recipe_use_case", "gateway_api_keys", "gateway_host_address", "registry_mirror_port"}
+    apart = {"other", "benchmark_note", "model_weights_token", "trtllm_server_answers"}
+    found = inputs(dict.fromkeys(ours | apart, "x"), memberships=memberships)
+    assert sorted(found) == sorted(["ansible_host", "group gateway", "group registry_mirror", *expected])
 
 
 def test_registration_of_a_host_at_gateways_is_an_input() -> None:
@@ -126,19 +141,32 @@ def test_registration_of_a_host_at_gateways_is_an_input() -> None:
     assert inputs({**variables, "ansible_host": "192.0.2.2"}) != before
 
 
-def test_every_public_variable_of_these_roles_is_an_input() -> None:
-    public = {name for role, names in roles().items() if role in ROLES for name in names}
-    known = set(inputs(dict.fromkeys(public, "x")))
-    assert len(public) > 100
-    assert public - known == {"model_weights_token"}
+@pytest.mark.parametrize(("group", "number"), [("gpu_hosts", 100), ("gateway", 30), ("registry_mirror", 10)])
+def test_every_public_variable_of_these_roles_is_an_input(group: str, number: int) -> None:
+    public = {name for role, names in roles().items() if role in ROLES[group] for name in names}
+    known = set(inputs(dict.fromkeys(public, "x"), memberships=[group]))
+    assert len(public) > number
+    assert public - known == {
+        "gpu_hosts": {"model_weights_token"},
+        "gateway": {name for name in public if name.startswith("gateway_host_")},
+    }.get(group, set())
 
 
-def test_the_roles_are_those_of_site() -> None:
-    used = set(re.findall(r"name: trtllm\.fleet\.(\w+)$", (ROOT / "playbooks/site.yml").read_text(), re.MULTILINE))
-    for path in (path for role in ROLES for path in (ROOT / "roles" / role / "tasks").glob("*.yml")):
-        used |= set(re.findall(r"name: trtllm\.fleet\.(\w+)$", path.read_text(), re.MULTILINE))
-    # They hand nothing of their own to the host: the gateways' part, and what a rollout compares.
-    assert used - ROLES == {"gateway", "rollout"}
+@pytest.mark.parametrize(
+    ("group", "playbook", "apart"),
+    [
+        # They hand nothing of their own to the host: the gateways' part, and what a rollout compares.
+        ("gpu_hosts", "site", {"gateway", "rollout"}),
+        ("gateway", "gateway", set()),
+        ("registry_mirror", "registry_mirror", set()),
+    ],
+)
+def test_the_roles_are_those_of_site(group: str, playbook: str, apart: set[str]) -> None:
+    named = re.compile(r"name: trtllm\.fleet\.(\w+)$", re.MULTILINE)
+    used = set(named.findall((ROOT / f"playbooks/{playbook}.yml").read_text()))
+    for path in (path for role in ROLES[group] for path in (ROOT / "roles" / role / "tasks").glob("*.yml")):
+        used |= set(named.findall(path.read_text()))
+    assert used - ROLES[group] == apart
 
 
 @pytest.mark.parametrize(
