@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Callable
 
@@ -45,6 +46,7 @@ NOTING = (
     f' && echo asked $TRTLLM_FLEET_ASKED >> {NOTE}";}};\n'
 )
 TRIES, DELAY = 4, 5.0  # downloads of a key, and the seconds between two
+TIMEOUT = 30  # seconds without a byte
 
 Fetch = Callable[[str], str]
 
@@ -57,11 +59,14 @@ def fetcher(module: AnsibleModule) -> Fetch:
     """Return a function that returns the text at a URL, or raises AptError."""
 
     def fetch(url: str) -> str:
-        response, info = fetch_url(module, url)
+        response, info = fetch_url(module, url, timeout=TIMEOUT)
         # A file: URL has no status.
         if response is None or (info["status"] or 0) >= 400:
             raise AptError(f"{url} cannot be downloaded: {info['msg']}")
-        return str(response.read().decode(errors="replace"))
+        try:
+            return str(response.read().decode(errors="replace"))
+        except (OSError, HTTPException) as error:
+            raise AptError(f"{url} cannot be downloaded: {error!r}") from None
 
     return fetch
 
@@ -199,9 +204,11 @@ class AptConfiguration:
         lists = self.root / BUNDLE_LISTS
         for path in [*sorted(lists.rglob("*"), reverse=True), lists] if lists.is_dir() else []:
             self._remove(path)
-        for path in self._files(SOURCES):
-            if path.name.endswith(ASIDE):
-                self._rename(path, path.with_name(path.name[: -len(ASIDE)]))
+        for path in (self.root / SOURCES).glob(f"*{ASIDE}"):
+            before = path.with_name(path.name[: -len(ASIDE)])
+            # An operator or a package may have written it again.
+            if not before.exists():
+                self._rename(path, before)
 
     def _files(self, *folders: str) -> Iterator[Path]:
         for folder in folders:

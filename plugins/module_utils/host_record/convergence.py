@@ -92,7 +92,10 @@ class Convergence:
         except Exception as error:
             found = [Difference("record", f"the host cannot be compared: {error!r}")]
         if found and not self.check_mode:
-            write_record(self.path, opened(known, run, collection, inputs))
+            try:
+                write_record(self.path, opened(known, run, collection, inputs))
+            except OSError:
+                remove_record(self.path)  # the roles report a full disk
         return {
             "as_recorded": not found,
             "known": known is not None,

@@ -295,8 +295,8 @@ class HostState:
             return {}
         gateway = Gateway(folder, Haproxy(self.root / GATEWAY_SOCKET), check_mode=True)
         try:
-            value = "changed by hand" if gateway.apply(GATEWAY_UNIT).changed else "as generated"
-        except GatewayError as error:
+            value = "not as generated" if gateway.apply(GATEWAY_UNIT).changed else "as generated"
+        except (GatewayError, OSError) as error:
             value = str(error)
         return {"gateway configuration": value}
 

@@ -34,8 +34,9 @@ ROLES = {
             "trtllm_server",
         }
     ),
-    "gateway": frozenset({"apt_packages", "gateway"}),
-    "registry_mirror": frozenset({"apt_packages", "registry_mirror"}),
+    # Role apt_packages depends on a variable of role bundle.
+    "gateway": frozenset({"apt_packages", "bundle", "gateway"}),
+    "registry_mirror": frozenset({"apt_packages", "bundle", "registry_mirror"}),
 }
 # Variables of role gateway that a GPU host has.
 REGISTRATION = "gateway_host_"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from dataclasses import replace
+from http.client import IncompleteRead
 from pathlib import Path
 
 import pytest
 
+from ansible_collections.trtllm.fleet.plugins.module_utils import apt_configuration
 from ansible_collections.trtllm.fleet.plugins.module_utils.apt_configuration import (
     AptConfiguration,
     AptError,
@@ -194,6 +196,15 @@ def test_all_is_removed_and_disabled_sources_restored(root: Path, bundle: str) -
     assert again.changes == []
 
 
+def test_a_source_that_was_written_again_stays(root: Path) -> None:
+    other = root / "etc/apt/sources.list.d/other.list"
+    other.write_text(f"deb {URL} /\n")
+    configured(root)
+    other.write_text("# mine\n")
+    AptConfiguration(root).remove()
+    assert other.read_text() == "# mine\n"
+
+
 @pytest.mark.parametrize("bundle", ["", "/srv/bundle/packages"])
 def test_package_lists_of_the_source_in_use(root: Path, bundle: str) -> None:
     apt = configured(root, bundle)
@@ -244,3 +255,16 @@ def test_another_key_names_the_variable() -> None:
     )
     with pytest.raises(AptError, match=expected):
         VENDOR.download_key(answers(STRANGER))
+
+
+class Broken:
+    """A response whose connection ends too early."""
+
+    def read(self) -> bytes:
+        raise IncompleteRead(b"-----BEGIN")
+
+
+def test_an_interrupted_download_is_a_failed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apt_configuration, "fetch_url", lambda *_arguments, **_options: (Broken(), {"status": 200}))
+    with pytest.raises(AptError, match=r"^https://vendor.example.com/key cannot be downloaded: IncompleteRead"):
+        apt_configuration.fetcher(None)(VENDOR.key_url)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.command import Comman
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway import Gateway
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import Haproxy
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import RegisteredHost, Server
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_record import convergence
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.convergence import Convergence
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.record import read_record
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.state import HostState, Owned, differences
@@ -361,6 +363,16 @@ def test_record_is_for_root_and_has_no_checksum_of_a_secret(host: Host) -> None:
     assert first
     assert second
     assert first.inputs != second.inputs
+
+
+def test_a_record_that_cannot_be_opened_is_removed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(convergence, "write_record", full)
+    host.write("etc/docker/daemon.json", "[]")
+    assert not host.compare()["as_recorded"]
+    assert not (host.root / "var/lib/trtllm-fleet/record.json").exists()
 
 
 def test_remove(host: Host) -> None:
