@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.record.collected import RUN
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.record.inputs import ADDRESS, input_checksums
@@ -17,6 +19,14 @@ NO_CALLBACK = "callback plugin trtllm_fleet_record is not loaded, so the results
 
 # Opens a record, which no run then completes.
 NO_RUN = "unknown"
+# Differences of a host in the output.
+SHOWN = 3
+
+
+def line(host: str, sentences: Sequence[str]) -> str:
+    """Return what differs on a host as one line."""
+    more = len(sentences) - SHOWN
+    return f"{host}: {'; '.join(sentences[:SHOWN])}" + (f"; and {more} more" if more > 0 else "")
 
 
 class ActionModule(ActionBase):
@@ -36,6 +46,10 @@ class ActionModule(ActionBase):
                 return {**result, "recorded": False, "warnings": [f"The host is not recorded: {problem}."]}
             arguments["owned"] = RUN.owned(variables["inventory_hostname"])
         found: dict[str, Any] = self._execute_module(MODULE, module_args=arguments, task_vars=variables)
+        # A run of all roles or with tags needs no explanation.
+        if found.get("differences") and not arguments.get("reason"):
+            sentences = [difference["sentence"] for difference in found["differences"]]
+            Display().display(line(variables["inventory_hostname"], sentences))
         return {**result, **found}
 
     def _inputs(self, variables: dict[str, Any]) -> dict[str, str]:

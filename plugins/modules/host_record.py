@@ -19,7 +19,7 @@ options:
   state:
     description:
       - V(compared) compares the host, and requests a completion of each instance if nothing differs. If something
-        differs the record does not hold until V(recorded).
+        differs the record does not hold until V(recorded). The action plugin prints the first three differences.
       - V(changing) is for a playbook that is about to change the host without running all roles, such as a rollout. The
         record does not hold until V(recorded), which then has the host as it is, except what differed before. It is
         what M(trtllm.fleet.host_status) compares with. The next V(compared) finds a difference, as the roles have not
