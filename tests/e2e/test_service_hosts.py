@@ -99,7 +99,8 @@ def test_a_mirror_that_fails_is_deployed_again(inventory: Path) -> None:
     assert roles(run, SERVICES) == {"gateway", "registry_mirror"}
     assert "registry_mirror" in roles(site(inventory, **taken), SERVICES)
     assert "registry_mirror" in roles(site(inventory), SERVICES)
-    assert roles(site(inventory), SERVICES) == set()
+    run = site(inventory)
+    assert roles(run, SERVICES) == set(), run.output
     assert GPU.chat() == 200
 
 
