@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
-from tools import docs
+from tools import counts, docs
 
 ROLES = sorted(path for path in (ROOT / "roles").iterdir() if path.is_dir())
 PAGES = [*ROOT.glob("*.md"), *(page for name in ("docs", "lab", "roles") for page in (ROOT / name).rglob("*.md"))]
@@ -57,6 +57,11 @@ def test_entry_points_have_tasks_and_descriptions(role: Path) -> None:
         for name, option in (spec.get("options") or {}).items():
             assert option.get("type"), f"{name} has no type"
             assert option.get("description"), f"{name} has no description"
+
+
+def test_task_names_start_with_a_verb_of_the_list() -> None:
+    files = [str(path) for pattern in ("roles/*/tasks/*.yml", "playbooks/*.yml") for path in ROOT.glob(pattern)]
+    assert [name for path in files for name in counts.tasks(path) if not counts.starts_with_verb(name)] == []
 
 
 def test_tasks_have_no_environment_with_secrets() -> None:
