@@ -204,7 +204,7 @@ class AptConfiguration:
         lists = self.root / BUNDLE_LISTS
         for path in [*sorted(lists.rglob("*"), reverse=True), lists] if lists.is_dir() else []:
             self._remove(path)
-        for path in (self.root / SOURCES).glob(f"*{ASIDE}"):
+        for path in sorted((self.root / SOURCES).glob(f"*{ASIDE}")):
             before = path.with_name(path.name[: -len(ASIDE)])
             # An operator or a package may have written it again.
             if not before.exists():
