@@ -8,7 +8,6 @@ apt records each new package in a file, the note, before it is installed: see ma
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,9 @@ from typing import Any, Callable
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import fetch_url
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.apt_source import is_source_of
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import Change, put_directory, put_file
+from ansible_collections.trtllm.fleet.plugins.module_utils.managed_packages import NOTE
 from ansible_collections.trtllm.fleet.plugins.module_utils.openpgp import KeyFileError, key_fingerprints
 
 # Marks the files of this collection below /etc/apt.
@@ -35,8 +36,6 @@ BUNDLE_CONFIG = "etc/trtllm-fleet/apt.conf"
 BUNDLE_SOURCE = "etc/trtllm-fleet/apt.list"
 BUNDLE_LISTS = "var/lib/trtllm-fleet/apt"
 LISTS = "var/lib/apt/lists"
-ARCHITECTURES = ("amd64", "arm64")
-NOTE = "/var/lib/trtllm-fleet/packages"
 # apt lists all packages, dependencies included, before it unpacks them. Version 2 of the hook's protocol lists each
 # with its installed version.
 NOTING = (
@@ -45,6 +44,7 @@ NOTING = (
     rf" && sed -n 's/^\([^ ]*\) - < .*/\1/p' >> {NOTE}"
     f' && echo asked $TRTLLM_FLEET_ASKED >> {NOTE}";}};\n'
 )
+CONFIG_HEAD = "// Written by role trtllm.fleet.apt_packages, which uses it as APT_CONFIG.\n"
 TRIES, DELAY = 4, 5.0  # downloads of a key, and the seconds between two
 TIMEOUT = 30  # seconds without a byte
 
@@ -103,15 +103,6 @@ class Vendor:
         lines = ["Types: deb", f"URIs: {self.url}", f"Suites: {self.suite}", *components]
         return "\n".join([f"# {MARK}", *lines, f"Signed-By: /{KEYS}/{self.name}.asc", ""])
 
-    def is_in(self, text: str) -> bool:
-        """Return whether a source is of this repository, also if its vendor's instructions made it.
-
-        They may write the architecture as a variable.
-        """
-        architecture = f"(?:{'|'.join(ARCHITECTURES)}|[$][(]ARCH[)])"
-        parts = re.split("|".join(ARCHITECTURES), self.url.rstrip("/"))
-        return re.search(architecture.join(map(re.escape, parts)), text) is not None
-
 
 def fetch_again(fetch: Fetch, url: str, sleep: Callable[[float], None]) -> str:
     """Return what a download returns; repeat it if it raises AptError."""
@@ -166,20 +157,20 @@ class AptConfiguration:
 
     def note_packages(self) -> None:
         """Let apt record new packages."""
-        self._put(HOST_CONFIG, f"// Written by role trtllm.fleet.apt_packages, which uses it as APT_CONFIG.\n{NOTING}")
+        self._put(HOST_CONFIG, CONFIG_HEAD + NOTING)
 
     def use_bundle(self, bundle: str) -> bool:
         """Let apt use a bundle and nothing else. Returns whether its source is new.
 
         The sources of the host stay as they are, for the time when they are reachable.
         """
-        for path, mode in ((BUNDLE_CONFIG.rpartition("/")[0], 0o755), (BUNDLE_LISTS, 0o755)):
-            self.changes += put_directory(self.root / path, mode, self.check_mode)
-        # As apt itself has it.
-        self.changes += put_directory(self.root / BUNDLE_LISTS / "partial", 0o700, self.check_mode)
+        lists = self.root / BUNDLE_LISTS
+        # The last as apt itself has it.
+        for path, mode in (((self.root / BUNDLE_CONFIG).parent, 0o755), (lists, 0o755), (lists / "partial", 0o700)):
+            self.changes += put_directory(path, mode, self.check_mode)
         self._put(
             BUNDLE_CONFIG,
-            "// Written by role trtllm.fleet.apt_packages, which uses it as APT_CONFIG.\n"
+            f"{CONFIG_HEAD}"
             f'Dir::Etc::SourceList "/{BUNDLE_SOURCE}";\n'
             'Dir::Etc::SourceParts "/dev/null";\n'
             f'Dir::State::Lists "/{BUNDLE_LISTS}/";\n'
@@ -218,7 +209,9 @@ class AptConfiguration:
         return [
             path
             for path in self._files(SOURCES)
-            if path.suffix in (".list", ".sources") and path != own and vendor.is_in(path.read_text(errors="replace"))
+            if path.suffix in (".list", ".sources")
+            and path != own
+            and is_source_of(path.read_text(errors="replace"), vendor.url)
         ]
 
     def _name(self, path: Path) -> str:

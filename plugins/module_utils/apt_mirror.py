@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.apt_source import is_source_of
+
 ETC = Path("/etc/apt")
 INDEX = "Packages"
 STARTER = "starter.tar"
@@ -214,13 +216,11 @@ class RepositoryChange:
 
 def sources(etc: Path, urls: Sequence[str], architecture: str) -> list[Path]:
     """Return this machine's source files, without those of the given repositories."""
-    # As in role apt_packages: the vendors' instructions may write the architecture as a variable.
-    ours = [url.rstrip("/").replace(architecture, "$(ARCH)") for url in urls]
     found = []
     for path in (etc / "sources.list", *sorted((etc / "sources.list.d").glob("*"))):
         if path.suffix in (".list", ".sources") and path.is_file():
-            text = path.read_text(encoding="utf-8", errors="replace").replace(architecture, "$(ARCH)")
-            if not any(url in text for url in ours):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            if not any(is_source_of(text, url, [architecture]) for url in urls):
                 found.append(path)
     return found
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output, run
 
+NOTE = "/var/lib/trtllm-fleet/packages"
 # Downloaded packages of apt.
 ARCHIVES = Path("/var/cache/apt/archives")
 # Seconds. Another apt may hold the lock. Removing a driver takes long: its module is removed from each kernel.

@@ -156,7 +156,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.addresses import look_up
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway import Gateway
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway import ROOT, SOCKET, UNIT, Gateway
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError, Haproxy
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import (
     DRAINERS,
@@ -180,9 +180,9 @@ HOST_OPTIONS = dict(
     servers=dict(type="list", elements="dict", default=[], options=SERVER_OPTIONS),
 )
 OPTIONS = dict(
-    root=dict(type="path", default="/etc/trtllm-fleet/gateway"),
-    socket=dict(type="path", default="/run/trtllm-gateway/admin.sock"),
-    unit=dict(type="str", default="trtllm-gateway.service"),
+    root=dict(type="path", default=ROOT),
+    socket=dict(type="path", default=SOCKET),
+    unit=dict(type="str", default=UNIT),
     hosts=dict(type="list", elements="dict", default=[], options=HOST_OPTIONS),
     state=dict(type="str", default="present", choices=["present", "absent", "drained", "ready"]),
     instances=dict(type="list", elements="str", default=[]),

@@ -98,16 +98,16 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.access_log import access_log, measured, traffic
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway import Gateway
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway import ROOT, SOCKET, UNIT, Gateway
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError, Haproxy
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
-            root=dict(type="path", default="/etc/trtllm-fleet/gateway"),
-            socket=dict(type="path", default="/run/trtllm-gateway/admin.sock"),
-            unit=dict(type="str", default="trtllm-gateway.service"),
+            root=dict(type="path", default=ROOT),
+            socket=dict(type="path", default=SOCKET),
+            unit=dict(type="str", default=UNIT),
             seconds=dict(type="int", default=0),
         ),
         supports_check_mode=True,

@@ -65,12 +65,12 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.managed_packages import ManagedPackagesError, remove
+from ansible_collections.trtllm.fleet.plugins.module_utils.managed_packages import NOTE, ManagedPackagesError, remove
 
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec=dict(note=dict(type="path", default="/var/lib/trtllm-fleet/packages")),
+        argument_spec=dict(note=dict(type="path", default=NOTE)),
         supports_check_mode=True,
     )
     os.environ["DEBIAN_FRONTEND"] = "noninteractive"

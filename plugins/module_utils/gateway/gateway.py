@@ -42,6 +42,10 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import 
     write_note,
 )
 
+# Of the gateway that role gateway deploys.
+ROOT = "/etc/trtllm-fleet/gateway"
+SOCKET = "/run/trtllm-gateway/admin.sock"
+UNIT = "trtllm-gateway.service"
 HEAD = "head.cfg"
 CONFIG = "haproxy.cfg"
 HOSTS = "hosts"

@@ -22,10 +22,10 @@ from typing import NamedTuple
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner, run
 from ansible_collections.trtllm.fleet.plugins.module_utils.docker_daemon import daemon_difference
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway import HEAD, Gateway
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway import HEAD, ROOT, SOCKET, UNIT, Gateway
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError, Haproxy
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import kernel_module
-from ansible_collections.trtllm.fleet.plugins.module_utils.managed_packages import Note
+from ansible_collections.trtllm.fleet.plugins.module_utils.managed_packages import NOTE, Note
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import SnapshotError, look, read_manifest
 
@@ -35,15 +35,12 @@ CONTENT = ", sha256 "
 OWN_DIRECTORIES = ("etc/trtllm-fleet", "usr/local/lib/trtllm-fleet", "var/lib/trtllm-fleet")
 UNITS = "etc/systemd/system"
 OWN_UNITS = "trtllm-*"
-GATEWAY = "etc/trtllm-fleet/gateway"
-GATEWAY_SOCKET = "run/trtllm-gateway/admin.sock"
-GATEWAY_UNIT = "trtllm-gateway.service"
 # Written while the host serves: the record itself, marks of verified weights, apt's package lists of a bundle, the lock
 # of rollouts, the program that ends a trial of a release, and the hosts of a gateway, which rollouts and drains change.
 VOLATILE = (
-    f"{GATEWAY}/.lock",
-    f"{GATEWAY}/haproxy.cfg",
-    f"{GATEWAY}/hosts",
+    "etc/trtllm-fleet/gateway/.lock",
+    "etc/trtllm-fleet/gateway/haproxy.cfg",
+    "etc/trtllm-fleet/gateway/hosts",
     "var/lib/trtllm-fleet/record.json",
     "var/lib/trtllm-fleet/verified",
     "var/lib/trtllm-fleet/apt",
@@ -51,8 +48,6 @@ VOLATILE = (
     "var/lib/trtllm-fleet/.rollout.json.lock",
     "usr/local/lib/trtllm-fleet/restore_verified.pyz",
 )
-# Of role apt_packages: the packages that came with its own.
-NOTE = "var/lib/trtllm-fleet/packages"
 # Starts of the names of packages that make up driver, Docker and toolkit.
 PLATFORM = (
     "containerd",
@@ -252,7 +247,7 @@ class HostState:
 
     def _packages(self, names: Iterable[str]) -> dict[str, str]:
         """Return the packages of the roles, and those that came with them."""
-        noted = Note.parse(read_file(self.root / NOTE))
+        noted = Note.parse(read_file(self._path(NOTE)))
         return package_values(read_file(self.root / "var/lib/dpkg/status"), {*names, *noted.came, *noted.asked})
 
     def _run(self, *argv: str) -> CommandResult:
@@ -290,12 +285,12 @@ class HostState:
 
     def _gateway(self) -> Items:
         """Return whether HAProxy's configuration is what the role and the registered hosts make; only of a gateway."""
-        folder = self.root / GATEWAY
+        folder = self._path(ROOT)
         if not (folder / HEAD).exists():
             return {}
-        gateway = Gateway(folder, Haproxy(self.root / GATEWAY_SOCKET), check_mode=True)
+        gateway = Gateway(folder, Haproxy(self._path(SOCKET)), check_mode=True)
         try:
-            value = "not as generated" if gateway.apply(GATEWAY_UNIT).changed else "as generated"
+            value = "not as generated" if gateway.apply(UNIT).changed else "as generated"
         except (GatewayError, OSError) as error:
             value = str(error)
         return {"gateway configuration": value}
