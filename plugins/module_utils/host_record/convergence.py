@@ -37,19 +37,25 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.units im
 ROOT = Path("/etc/trtllm-fleet")
 # Seconds. A running instance answers in less, or does not serve.
 TIMEOUT = 60.0
+# Tokens of the completion, which shows that the engine serves. What it says was checked when its release was started.
+TOKENS = 32
+CHECKS_OF_CONTENT = {"expected_text", "reasoning", "tool_call", "max_tokens"}
 
 Release = Mapping[str, Any]
 Verify = Callable[[Mapping[str, Any], Release, Mapping[str, Any]], dict[str, Any]]
 
 
 def verify_instance(instance: Mapping[str, Any], release: Release, check: Mapping[str, Any]) -> dict[str, Any]:
-    """Request a completion of an instance. Returns the result of module endpoint_check, with a ``message``."""
+    """Request a completion of an instance. Returns the result of module endpoint_check, with a ``message``.
+
+    Its unit is an item of the record.
+    """
     options = {
         "base_url": instance["base_url"],
         "model": release["served_model"],
-        "unit": instance["unit"],
         "harmony": release.get("harmony", True),
         "timeout": TIMEOUT,
+        **({} if CHECKS_OF_CONTENT & set(check) else {"max_tokens": TOKENS}),
     }
     verification = make_verification(validate_options({**options, **check}))
     result = verification.run()

@@ -99,13 +99,13 @@ class Owned:
         return Owned(**{kind: sorted({*mine[kind], *others[kind]}) for kind in mine})
 
 
-def file_value(path: Path, content: bool = True) -> str:
+def file_value(path: str | Path, content: bool = True) -> str:
     """Return type, mode, owner and content of a path; for a directory its mode and owner.
 
     Without ``content``, size and time of modification stand for the content of a file.
     """
     try:
-        status = path.lstat()
+        status = os.lstat(path)
     except FileNotFoundError:
         return MISSING
     if stat.S_ISLNK(status.st_mode):
@@ -135,16 +135,21 @@ def below(path: Path) -> Iterator[Path]:
 
 
 def tree_value(path: Path) -> str:
-    """Return a checksum of the names, modes, owners, sizes and times in a directory."""
+    """Return a checksum of the names, modes, owners, sizes and times in a directory.
+
+    A program has a thousand files, so their paths are strings. A directory's time changes with Python's caches.
+    """
     if not path.is_dir():
         return file_value(path)
-    digest = hashlib.sha256()
-    for entry in below(path):
-        # A directory's time changes with Python's caches.
-        digest.update(
-            f"{entry.relative_to(path)}\0{file_value(entry, content=False)}\n".encode(errors="surrogateescape")
-        )
-    return f"tree {digest.hexdigest()}"
+    root = str(path)
+    lines = [file_value(root)]
+    for folder, directories, files in os.walk(root):
+        directories[:] = [name for name in directories if name != CACHES]
+        lines += [
+            f"{folder[len(root) :]}/{name}\0{file_value(f'{folder}/{name}', content=False)}"
+            for name in (*directories, *files)
+        ]
+    return f"tree {hashlib.sha256(os.fsencode(chr(10).join(sorted(lines)))).hexdigest()}"
 
 
 def package_values(status: str, names: Iterable[str]) -> dict[str, str]:

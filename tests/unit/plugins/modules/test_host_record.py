@@ -464,3 +464,24 @@ def test_a_run_that_another_playbook_changes_below_does_not_complete(host: Host)
     assert not host.record(Owned(), "run-2")["recorded"]
     assert not host.record()["recorded"]
     assert host.about() == ["record"]
+
+
+@pytest.mark.parametrize(
+    ("check", "tokens"), [({}, convergence.TOKENS), ({"expected_text": "York"}, 512), ({"max_tokens": 7}, 7)]
+)
+def test_a_completion_of_a_look_is_short(monkeypatch: pytest.MonkeyPatch, check: dict[str, Any], tokens: int) -> None:
+    """Unless the operator's own check is about the content."""
+    asked: list[dict[str, Any]] = []
+
+    class Asked:
+        def run(self) -> dict[str, Any]:
+            return {"ok": True}
+
+    def make(options: dict[str, Any]) -> Asked:
+        asked.append(options)
+        return Asked()
+
+    monkeypatch.setattr(convergence, "make_verification", make)
+    instance = {"base_url": "http://127.0.0.1:8000", "unit": "trtllm-serve-0.service"}
+    assert convergence.verify_instance(instance, {"served_model": "m"}, check) == {"ok": True, "message": ""}
+    assert [options["max_tokens"] for options in asked] == [tokens]
