@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import yaml
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import (
     DYNAMO_RUNTIME,
@@ -57,6 +60,7 @@ def pages() -> dict[str, str]:
     return {
         "recipes.md": overview(models),
         "recipes/documents.md": documents_page(documents),
+        "recipes/differences.md": differences_page(),
         **{f"recipes/{short(name)}.md": model_page(name, resolved) for name, resolved in models.items()},
     }
 
@@ -556,3 +560,51 @@ def documents_page(documents: Mapping[str, Resolved]) -> str:
         listed = [*recipes, *resolved.refused]
         text += ["Not supported:\n", bullets(with_cases(refused, listed))] if refused else []
     return "\n".join(text)
+
+
+# docs/reference/recipes/differences.md
+
+
+def nvidia_configurations() -> dict[str, Any]:
+    """Return NVIDIA's newest configurations, and the reasons for which defaults differ."""
+    found: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "data/nvidia_configurations.yml").read_text())
+    return found
+
+
+def differences_page() -> str:
+    data = nvidia_configurations()
+    text = [
+        "# Default recipes beside NVIDIA's newest configurations\n",
+        "<!-- Written by `make docs` from tools/data/nvidia_configurations.yml and roles/serving_recipe/vars. -->\n",
+        f"Default recipes of openai/gpt-oss-120b with `{TABLES.default_image(None)}`, for workers with "
+        f"`{TABLES.default_image('decode')}`. Options that are not listed are equal. An option that one of the two "
+        "does not set has TensorRT-LLM's default there.\n",
+    ]
+    for configuration in data["configurations"]:
+        rows = list(differences(configuration, data["reasons"]))
+        worker = configuration.get("worker")
+        text += [
+            f"## {configuration['gpus']} x {configuration['gpu_type']}, {worker or words(configuration['use_case'])}\n",
+            f"{configuration['name']}, at `{configuration['commit']}`.\n",
+            table(["Option", "Default recipe", "NVIDIA", "Reason"], rows),
+        ]
+    return "\n".join(text)
+
+
+def differences(configuration: Tree, reasons: Tree) -> Iterator[list[str]]:
+    """Yield option, value here, value there and reason. Raises KeyError for a difference without a reason."""
+    request = {"worker": configuration.get("worker"), "gpu_count": configuration["gpus"]}
+    recipe = recipe_for(
+        configuration["gpu_type"],
+        configuration["use_case"],
+        model="openai/gpt-oss-120b",
+        gpus_per_instance=configuration["gpus"],
+        **request,
+    )
+    ours = {dotted(path): value for path, value in leaves(recipe["engine_options"])}
+    theirs = {dotted(path): value for path, value in leaves(configuration["engine_options"])}
+    reasons = {**reasons, **configuration.get("reasons", {})}
+    for option in sorted({*ours, *theirs}):
+        if ours.get(option) != theirs.get(option):
+            values = (literal(each[option]) if option in each else "" for each in (ours, theirs))
+            yield [f"`{option}`", *values, reasons[option]]

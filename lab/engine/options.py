@@ -65,11 +65,14 @@ def _type(key: str, spec: Row) -> Any:
         kind = dict[Any, Any]
     elif spec["type"] == "list":
         element: Any = SCALARS.get(spec.get("elements", ""), Any)
+        if "element_choices" in spec:
+            element = Literal[tuple(spec["element_choices"])]
         kind = list[Annotated[element, pydantic.Field(ge=spec.get("element_min"))]]
     else:
         kind = SCALARS.get(spec["type"], Any)
-    if "min" in spec or "max" in spec:
-        kind = Annotated[kind, pydantic.Field(ge=spec.get("min"), le=spec.get("max"))]
+    if {"min", "max", "above", "below"} & set(spec):
+        low, high = (spec.get("min"), spec.get("above")), (spec.get("max"), spec.get("below"))
+        kind = Annotated[kind, pydantic.Field(ge=low[0], gt=low[1], le=high[0], lt=high[1])]
     return kind | None if spec.get("nullable") else kind
 
 

@@ -462,7 +462,8 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
 
 def releases() -> dict[str, dict[str, Any]]:
     """Return the release table in the image."""
-    return expand_releases(json.loads((HERE / "releases.json").read_text()))
+    table = json.loads((HERE / "releases.json").read_text())
+    return expand_releases(table["files"], table["declared"])
 
 
 def main() -> None:

@@ -4,8 +4,8 @@
 """Query the files of a repository on a model hub.
 
 The HTTP API is that of the Hugging Face Hub, as its client (huggingface_hub 2.4) uses it:
-``/api/models/REPO/revision/REV``, ``/api/models/REPO/tree/COMMIT`` in pages, ``/REPO/resolve/COMMIT/PATH``;
-``X-Error-Code`` has the kind of an error.
+``/api/models/REPO/revision/REV``, ``/api/models/REPO/tree/COMMIT`` in pages, ``/REPO/resolve/COMMIT/PATH``, which may
+redirect to another path or to a storage; ``X-Error-Code`` has the kind of an error.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ LONGEST_WAIT = 8.0
 # Bytes of a response. A page of a tree has at most 1000 entries of a few hundred bytes.
 ANSWER_LIMIT = 16 * 1024 * 1024
 ANSWER_BLOCK = 64 * 1024
+# A small file is at another path of the hub, or in a storage behind one.
+REDIRECTS = 2
 
 
 class HubError(Exception):
@@ -104,10 +106,12 @@ class Hub:
         raise HubError(f"{self.url} {trouble}. {_remedy(answer, bool(self.token))}")
 
     def _ask_once(self, path: str, method: str) -> Answer:
+        """Query a path of the hub, or a whole URL without the token."""
         headers = {"Accept": "application/json", "User-Agent": "trtllm.fleet"}
-        if self.token:
+        if self.token and path.startswith("/"):
             headers["Authorization"] = f"Bearer {self.token}"
-        request = urllib.request.Request(self.url + path, method=method, headers=headers)
+        url = self.url + path if path.startswith("/") else path
+        request = urllib.request.Request(url, method=method, headers=headers)
         try:
             response = self.opener.open(request, timeout=max(0.1, min(self.timeout, self.ends - self.clock())))
         except urllib.error.HTTPError as error:
@@ -240,6 +244,47 @@ def fetch_manifest(hub: Hub, repository: str, revision: str, exclude: Sequence[s
         largest = max(wanted, key=lambda file: file.size)
         ask(f"/{repository}/resolve/{commit}/{quote(largest.path)}", "HEAD")
     return manifest, gated
+
+
+def fetch_config(hub: Hub, manifest: Manifest) -> dict[str, Any]:
+    """Return ``config.json`` of a model. Raises HubError if the hub has none that can be read."""
+    path = f"/{manifest.repository}/resolve/{manifest.commit}/config.json"
+    answer = hub.ask(path)
+    for _redirect in range(REDIRECTS):
+        if not 300 <= answer.status < 400:
+            break
+        target = answer.headers.get("location", "")
+        answer = hub.ask(target if target.startswith(("/", "https://", "http://")) else path)
+    if answer.status != 200:
+        raise HubError(refusal(answer, hub.url, bool(hub.token), manifest.repository, manifest.commit))
+    try:
+        config = json.loads(answer.body)
+    except ValueError as error:
+        raise HubError(
+            f"config.json of {manifest.repository} is not JSON: {error}. Correct serving_recipe_model."
+        ) from None
+    return config if isinstance(config, dict) else {}
+
+
+def config_problem(repository: str, config: Mapping[str, Any], like: str, expected: Mapping[str, Any]) -> str:
+    """Return why a model cannot have the recipe of model ``like``, or an empty string.
+
+    ``expected``: the values that ``config.json`` of that model has, by dotted key.
+    """
+
+    def value(key: str) -> Any:
+        found: Any = config
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        return found
+
+    different = [f"{key} is {value(key)!r}, not {wanted!r}" for key, wanted in expected.items() if value(key) != wanted]
+    if not different:
+        return ""
+    return (
+        f"{repository} is not a fine-tune of {like} with the same shapes: in its config.json {', '.join(different)}. "
+        "Correct serving_recipe_model or serving_recipe_base_model."
+    )
 
 
 def parse_revision(body: bytes) -> tuple[str, bool]:

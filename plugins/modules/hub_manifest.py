@@ -41,6 +41,18 @@ options:
       - A snapshot directory of M(trtllm.fleet.model_snapshot). If O(revision) is a commit, which never changes, and the
         hub does not respond, the directory's manifest is returned, with a warning.
     type: path
+  like:
+    description:
+      - Model whose recipe O(repository) gets, for the message.
+      - Needed with O(config).
+    type: str
+    default: ""
+  config:
+    description:
+      - Values that the model's C(config.json) must have, by dotted key.
+      - A model with other values fails. Without values C(config.json) is not read.
+    type: dict
+    default: {}
   token:
     description: Access token of the hub. Empty for anonymous access.
     type: str
@@ -77,6 +89,12 @@ EXAMPLES = r"""
     repository: example/gated-model
     token: "{{ model_weights_token }}"
     proxy: http://proxy.example.com:3128
+
+- name: Query a fine-tune, which must have the shapes of its base model
+  trtllm.fleet.hub_manifest:
+    repository: example/gpt-oss-20b-support
+    like: openai/gpt-oss-20b
+    config: {model_type: gpt_oss, num_hidden_layers: 24, quantization_config.quant_method: mxfp4}
 """
 
 RETURN = r"""
@@ -124,7 +142,13 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.hub import Hub, HubError, fetch_manifest
+from ansible_collections.trtllm.fleet.plugins.module_utils.hub import (
+    Hub,
+    HubError,
+    config_problem,
+    fetch_config,
+    fetch_manifest,
+)
 from ansible_collections.trtllm.fleet.plugins.module_utils.proxy import proxy_environment, url_secrets
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import (
     COMMIT,
@@ -152,6 +176,8 @@ def main() -> None:
             "revision": {"type": "str", "default": "main"},
             "exclude": {"type": "list", "elements": "str", "default": ["original/*", "metal/*", "*.py"]},
             "known": {"type": "path"},
+            "like": {"type": "str", "default": ""},
+            "config": {"type": "dict", "default": {}},
             "token": {"type": "str", "default": "", "no_log": True},
             "ca_file": {"type": "str", "default": ""},
             "proxy": {"type": "str", "default": "", "no_log": True},
@@ -169,6 +195,10 @@ def main() -> None:
         patience = {option: given[option] for option in ("timeout", "retries", "deadline")}
         hub = Hub(given["hub_url"], given["token"], given["ca_file"], **patience)
         manifest, gated = fetch_manifest(hub, given["repository"], given["revision"], given["exclude"])
+        if given["config"]:
+            config = fetch_config(hub, manifest)
+            if problem := config_problem(given["repository"], config, given["like"], given["config"]):
+                module.fail_json(msg=problem)
     except HubError as error:
         try:
             manifest, gated = known_manifest(given["known"], given["repository"], given["revision"]), False

@@ -61,6 +61,18 @@ recipe:
     model:
       description: Model by its name on the hub.
       type: str
+    base_model:
+      description: The model that a fine-tune is made of, whose recipe it has. V(null) for other models.
+      type: str
+    config:
+      description: Values that C(config.json) of a fine-tune must have, by dotted key.
+      type: dict
+    served_model:
+      description:
+        - Name of the model at its server, which C(/v1/models) lists.
+        - That of the hub, or its last part where the release has no option for it.
+      type: str
+      sample: openai/gpt-oss-120b
     document:
       description: Name of the published configuration, V(null) for the default recipe.
       type: str
@@ -118,7 +130,7 @@ recipe:
       description: Content of the YAML file for C(trtllm-serve --config).
       type: dict
     flags:
-      description: Engine options that the release reads only from its command line; some older releases have such.
+      description: Options on the command line of C(trtllm-serve), which the release does not read from the file.
       type: dict
     environment:
       description: Environment variables of the container.

@@ -18,7 +18,7 @@ HOST = "faults-1"
 LAB = {**os.environ, "LAB_PREFIX": "faults-", "LAB_HOSTS": "1"}
 UNIT = "trtllm-serve-0.service"
 CONTAINER = UNIT.removesuffix(".service")
-CHAT = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "Are you there?"}], "max_tokens": 8}
+CHAT = {"model": "openai/gpt-oss-120b", "messages": [{"role": "user", "content": "Are you there?"}], "max_tokens": 8}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ ANSWER = {
     "id": "chatcmpl-0123456789abcdef0123456789abcdef",
     "object": "chat.completion",
     "created": 1795452525,
-    "model": "gpt-oss-120b",
+    "model": "openai/gpt-oss-120b",
     "choices": [
         {
             "index": 0,

@@ -17,7 +17,7 @@ from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 
 # The lab's key, in inventory/local.
 KEY = "lab-key-0123456789abcdef"
-MODEL = "gpt-oss-120b"
+MODEL = "openai/gpt-oss-120b"
 # The lab's engines load in seconds and share two cores with everything else, so thresholds on their times are wide.
 LAB = {"rollout_bake_seconds": 20, "rollout_canary_max_latency_ratio": 20, "rollout_max_slowdown": 10}
 # Two releases that differ in one option.

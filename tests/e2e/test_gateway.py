@@ -351,7 +351,7 @@ def test_only_routes_of_openai_pass(fleet: Fleet, gateway: str, method: str) -> 
     refused(fleet, gateway, requests, {400, 404, 405})
     assert seen(fleet, mark) == 0
     # They would be visible.
-    assert ask(fleet.address(gateway), "GET", f"/v1/models?{mark}").status == 200
+    assert ask(fleet.address(gateway), "POST", f"{CHAT}?{mark}", BODY).status == 200
     assert seen(fleet, mark) == 1
 
 
@@ -371,9 +371,32 @@ def test_only_routes_of_openai_pass_by_http2(fleet: Fleet, gateway: str) -> None
     assert seen(fleet, mark) == 0
 
 
-def test_model_is_listed_by_its_name(address: str) -> None:
-    """The instance answers, whether it knows the route or not."""
-    assert "server" in ask(address, "GET", f"/v1/models/{MODEL}").headers
+def test_the_model_has_its_name_on_the_hub(address: str) -> None:
+    """The release of the instances, 1.2.1, lists the last part of the name."""
+    answer = json.loads(ask(address, "GET", "/v1/models").body)
+    (model,) = answer.pop("data")
+    assert answer == {"object": "list"}
+    assert abs(model.pop("created") - time.time()) < 60
+    assert model == {"id": MODEL, "object": "model", "owned_by": "tensorrt_llm"}
+    # Clients of OpenAI send the slash in one way or the other.
+    for name in (MODEL, MODEL.replace("/", "%2F")):
+        answer = json.loads(ask(address, "GET", f"/v1/models/{name}").body)
+        assert (answer["id"], answer["object"]) == (MODEL, "model")
+    head = ask(address, "HEAD", "/v1/models")
+    assert (head.status, head.body) == (200, b"")
+
+
+def test_unknown_model_is_not_found(address: str) -> None:
+    for name in ("gpt-4o", "openai/gpt-oss", "gpt-oss-120b"):
+        answer = ask(address, "GET", f"/v1/models/{name}")
+        assert (answer.status, answer.error["type"]) == (404, "invalid_request_error")
+
+
+@pytest.mark.parametrize("name", [MODEL, "gpt-oss-120b", "gpt-4o"])
+def test_a_request_may_have_any_name_of_the_model(address: str, name: str) -> None:
+    """TensorRT-LLM does not compare it."""
+    body = json.dumps({**json.loads(BODY), "model": name}).encode()
+    assert ask(address, "POST", CHAT, body).status == 200
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,9 @@ def has_gpu(fleet: Fleet) -> bool:
 @contextmanager
 def load(fleet: Fleet, users: int = 8) -> Iterator[None]:
     """Run requests of several users on the host."""
-    body = json.dumps({"model": "gpt-oss-120b", "max_tokens": 300, "messages": [{"role": "user", "content": "Count."}]})
+    body = json.dumps(
+        {"model": "openai/gpt-oss-120b", "max_tokens": 300, "messages": [{"role": "user", "content": "Count."}]}
+    )
     ask = f"curl -s -m 120 -H 'Content-Type: application/json' -d '{body}' http://127.0.0.1:8000/v1/chat/completions"
     fleet.shell("rm -f /tmp/stop")
     for _user in range(users):

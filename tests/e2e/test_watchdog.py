@@ -133,7 +133,7 @@ def test_slow_instance_is_not_restarted(host: Fleet) -> None:
 
 def send(host: Fleet, **given: object) -> None:
     """Start a request without waiting for its response."""
-    body = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "Tell me all."}], **given}
+    body = {"model": "openai/gpt-oss-120b", "messages": [{"role": "user", "content": "Tell me all."}], **given}
     host.shell(
         f"systemd-run --quiet --collect curl --silent --output /dev/null --header 'Content-Type: application/json' "
         f"--data '{json.dumps(body)}' http://127.0.0.1:8000/v1/chat/completions"

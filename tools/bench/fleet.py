@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="number of runs (default: 3)")
     parser.add_argument("--mitogen", action="store_true", help="run all roles with and without Mitogen, too")
     given = parser.parse_args()
-    mitogen = fleet_mitogen.prepared(ROOT) if given.mitogen else None
+    mitogen = fleet_mitogen.mitogen() if given.mitogen else None
     fleet = hosts()
     with connections() as sockets, ThreadPoolExecutor(len(fleet)) as pool:
 

@@ -10,10 +10,10 @@ of the lab and the callback of ansible.cfg; the collection itself needs nothing 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
+
+from tools.environment import ROOT, prepared
 
 # The newest release on 2026-11-26. It has no upper limit for ansible-core.
 MITOGEN = "0.3.54"
@@ -22,18 +22,9 @@ PACKAGES = (f"mitogen=={MITOGEN}", "ansible", "ansible-core", "requests")
 STRATEGY, SITE_STRATEGY = "mitogen_linear", "mitogen_free"
 
 
-def prepared(root: Path) -> Path:
-    """Return the environment below .cache. Creates it with packages of a package index if it is missing or old."""
-    folder, pins = root / ".cache/mitogen", root / "requirements.txt"
-    stamp = folder / ".made"
-    wanted = "\n".join([sys.version, *PACKAGES, pins.read_text(encoding="utf-8")])
-    if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
-        shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--constraint", str(pins), *PACKAGES], check=True)
-        stamp.write_text(wanted, encoding="utf-8")
-    return folder
+def mitogen() -> Path:
+    """Return the environment with Mitogen."""
+    return prepared("mitogen", PACKAGES, ROOT / "requirements.txt")
 
 
 def variables(folder: Path) -> dict[str, str]:

@@ -62,12 +62,16 @@ tokenizer.json filter=lfs diff=lfs merge=lfs -text
 
 
 class Shape(NamedTuple):
-    """Dimensions of a gpt-oss model; `width` replaces the hidden size of 2880 to keep the files small."""
+    """Dimensions of a gpt-oss model; `width` replaces the hidden size of 2880 to keep the files small.
+
+    `quantized`: whether config.json has MXFP4. A fine-tune without it has other weights.
+    """
 
     layers: int
     experts: int
     shards: int
     width: int
+    quantized: bool = True
 
 
 class Tensor(NamedTuple):
@@ -93,7 +97,7 @@ SHAPES = {
 
 def config(shape: Shape) -> dict[str, object]:
     """Return config.json with the published keys and values."""
-    return {
+    found: dict[str, object] = {
         "architectures": ["GptOssForCausalLM"],
         "attention_bias": True,
         "attention_dropout": 0.0,
@@ -142,6 +146,9 @@ def config(shape: Shape) -> dict[str, object]:
         "use_cache": True,
         "vocab_size": VOCABULARY,
     }
+    if not shape.quantized:
+        del found["quantization_config"]
+    return found
 
 
 def generation_config() -> dict[str, object]:
@@ -354,13 +361,19 @@ def build_repository(target: Path, shape: Shape, name: str, gated: bool) -> None
 
 def build(outdir: Path) -> None:
     """Write all repositories under `outdir` and replace existing ones."""
-    for full_name, base, gated in (
-        ("openai/gpt-oss-120b", "gpt-oss-120b", False),
-        ("openai/gpt-oss-20b", "gpt-oss-20b", False),
-        ("lab/gpt-oss-20b-gated", "gpt-oss-20b", True),
+    large, small = SHAPES["gpt-oss-120b"], SHAPES["gpt-oss-20b"]
+    for full_name, name, shape, gated in (
+        ("openai/gpt-oss-120b", "gpt-oss-120b", large, False),
+        ("openai/gpt-oss-20b", "gpt-oss-20b", small, False),
+        ("lab/gpt-oss-20b-gated", "gpt-oss-20b", small, True),
+        # Fine-tunes: the same shapes, other weights.
+        ("openai/gpt-oss-safeguard-120b", "gpt-oss-safeguard-120b", large._replace(width=8), False),
+        ("openai/gpt-oss-safeguard-20b", "gpt-oss-safeguard-20b", small._replace(width=8), False),
+        ("lab/gpt-oss-20b-support", "gpt-oss-20b-support", small._replace(width=8), False),
+        ("lab/gpt-oss-20b-bf16", "gpt-oss-20b-bf16", small._replace(width=4, quantized=False), False),
     ):
         shutil.rmtree(outdir / full_name, ignore_errors=True)
-        build_repository(outdir / full_name, SHAPES[base], base, gated)
+        build_repository(outdir / full_name, shape, name, gated)
 
 
 if __name__ == "__main__":

@@ -339,7 +339,9 @@ class Handler(BaseHTTPRequestHandler):
             case "POST", ["api", "models", owner, name, "paths-info", revision]:
                 self.send_document(self.paths_info(self.repository(owner, name), revision))
             case (("GET" | "HEAD"), [owner, name, "resolve", revision, *path]) if path:
-                self.send_file(self.repository(owner, name), revision, "/".join(path))
+                self.send_file(self.repository(owner, name), revision, "/".join(path), cached=False)
+            case (("GET" | "HEAD"), ["api", "resolve-cache", "models", owner, name, revision, *path]) if path:
+                self.send_file(self.repository(owner, name), revision, "/".join(path), cached=True)
             case _:
                 raise HubError(HTTPStatus.NOT_FOUND, "Sorry, we can't find the page you are looking for.")
 
@@ -429,13 +431,19 @@ class Handler(BaseHTTPRequestHandler):
 
     # Files
 
-    def send_file(self, repository: Repository, revision: str, path: str) -> None:
+    def send_file(self, repository: Repository, revision: str, path: str, cached: bool) -> None:
+        """Send a file. Small ones are in a cache at another path, to which the hub redirects."""
         self.check_access(repository)
         commit = repository.commit_of(revision)
         file = repository.commits[commit].get(path)
         if not file:
             headers = {"X-Repo-Commit": commit}
             raise HubError(HTTPStatus.NOT_FOUND, "Entry not found", "EntryNotFound", headers)
+        if not file.sha256 and not cached:
+            place = f"/api/resolve-cache/models/{repository.name}/{commit}/{quote(path)}"
+            headers = {"Location": f"{place}?{quote(urlsplit(self.path).path, safe='')}=", "X-Repo-Commit": commit}
+            self.send_head(HTTPStatus.TEMPORARY_REDIRECT, {**headers, "ETag": f'"{file.etag}"', "Content-Length": "0"})
+            return
         asked = parse_range(self.headers.get("Range"), file.size) if self.command == "GET" else None
         first, end = asked or (0, file.size)
         headers = {

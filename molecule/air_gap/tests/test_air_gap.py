@@ -3,7 +3,7 @@
 import json
 
 API = "http://127.0.0.1:8000"
-BODY = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "Are you there?"}], "max_tokens": 8}
+BODY = {"model": "openai/gpt-oss-120b", "messages": [{"role": "user", "content": "Are you there?"}], "max_tokens": 8}
 
 
 def test_host_has_no_internet_access(host):

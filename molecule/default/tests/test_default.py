@@ -104,7 +104,7 @@ def test_api_listens_on_loopback_only(host):
 def test_model_and_completion(ask):
     assert [model["id"] for model in ask(f"{API}/v1/models")["data"]] == ["gpt-oss-120b"]
     question = {
-        "model": "gpt-oss-120b",
+        "model": "openai/gpt-oss-120b",
         "messages": [{"role": "user", "content": "Where is New York?"}],
         "max_tokens": 16,
     }

@@ -11,7 +11,7 @@ from typing import Callable
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.addresses import bracketed
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import RegisteredHosts, Server, served_model
 
-# Placeholders in the head: the model of the gateway's own completion, and the fingerprint.
+# Placeholders in the head: the model that the hosts serve, and the fingerprint.
 MODEL = "@model@"
 FINGERPRINT = "@fingerprint@"
 FINGERPRINT_LENGTH = 12  # hexadecimal digits of SHA-256

@@ -54,7 +54,7 @@ class Server:
 
 @dataclass(frozen=True)
 class RegisteredHost:
-    """A GPU host: the model that it serves, and its instances by name."""
+    """A GPU host: the model that it serves, by its name on the hub, and its instances by name."""
 
     model: str
     servers: Mapping[str, Server]
@@ -123,8 +123,8 @@ def host_problems(host: RegisteredHost) -> Iterator[str]:
     for name in host.servers:
         if not NAME.fullmatch(name):
             yield NOT_A_NAME.format(name)
-    if not re.fullmatch(r"[^\s'\"\\]+", host.model):
-        yield f"{host.model!r} is not a model id; it has no space, quote or backslash"
+    if not re.fullmatch(r"[A-Za-z0-9._:/-]+", host.model):
+        yield f"{host.model!r} is not the name of a model; it takes letters, digits and ._-:/"
     for name, server in host.servers.items():
         if not 0 < server.port < 65536:
             yield f"{name}: port {server.port} is not from 1 to 65535"
@@ -140,12 +140,18 @@ def combination_problems(hosts: RegisteredHosts) -> Iterator[str]:
             yield f"{name} is the name of two instances; HAProxy needs different names. Rename a host"
     by_model: dict[str, list[str]] = {}
     for name, host in hosts.items():
-        by_model.setdefault(host.model, []).append(name)
+        by_model.setdefault(_whole_name(host.model, hosts), []).append(name)
     if len(by_model) > 1:
         models = "; ".join(f"{', '.join(sorted(names))}: {model}" for model, names in sorted(by_model.items()))
         yield f"The hosts serve several models ({models}); a gateway is for one. Use one inventory for each model"
 
 
 def served_model(hosts: RegisteredHosts) -> str:
-    """Return the model id of the hosts; empty without hosts."""
-    return next(iter(sorted(host.model for host in hosts.values())), "")
+    """Return the model of the hosts; empty without hosts."""
+    return next((_whole_name(host.model, hosts) for host in hosts.values()), "")
+
+
+def _whole_name(model: str, hosts: RegisteredHosts) -> str:
+    """Return a model's name on the hub. Hosts that an older version of the collection registered have its last part."""
+    names = (host.model for host in hosts.values() if host.model.rpartition("/")[2] == model)
+    return max(names, key=len, default=model)

@@ -127,7 +127,7 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
         and one["healthy"]
         and (not model or model in one["models"])
     )
-    expected = [name for name, gateway in gateways.items() if _for_model(gateway, model)]
+    expected = [name for name, gateway in gateways.items() if _for_model(gateway, release.get("model"))]
     everywhere = 0 < len(registrations) >= len(expected) and in_service(registrations) == len(registrations)
     return {
         "name": one["name"],
@@ -155,8 +155,11 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
 
 
 def _for_model(gateway: Tree, model: str | None) -> bool:
-    """Return True if a gateway is for a model: the one of its hosts, or any without hosts."""
-    return not model or gateway["model"] in ("", model)
+    """Return True if a gateway is for a model: the one of its hosts, or any without hosts.
+
+    A gateway may have only the last part of the name, from an older version of the collection.
+    """
+    return not model or gateway["model"] in ("", model, model.rpartition("/")[2])
 
 
 def _reasons(name: str, answer: Tree, instances: Sequence[Tree], gateways: Mapping[str, Tree]) -> Iterator[str]:
@@ -174,7 +177,7 @@ def _reasons(name: str, answer: Tree, instances: Sequence[Tree], gateways: Mappi
     for one in instances:
         yield from _instance_reasons(one, answer["time"], (release or {}).get("served_model"))
     if release:
-        yield from _rotation_reasons(name, instances, release.get("served_model"), gateways)
+        yield from _rotation_reasons(name, instances, release.get("model"), gateways)
     yield from _gpu_reasons(answer)
     for problem in answer["problems"]:
         yield f"A check failed: {problem}."

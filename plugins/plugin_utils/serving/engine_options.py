@@ -29,10 +29,11 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def expand_releases(files: Sequence[Row]) -> dict[str, dict[str, Any]]:
+def expand_releases(files: Sequence[Row], declared: Mapping[str, Row]) -> dict[str, dict[str, Any]]:
     """Return the rows of the release table by name, oldest first; each file is merged over its ``based_on`` release.
 
-    The files may have any order. Raises ValueError if one is based on a missing release or on itself.
+    ``declared``: the options that TensorRT-LLM declares, by version; a row has those of its ``declared`` version with
+    its own changes. The files may have any order. Raises ValueError if one is based on a missing release or on itself.
     """
     left = {file["name"]: file for file in files}
     rows: dict[str, dict[str, Any]] = {}
@@ -47,7 +48,23 @@ def expand_releases(files: Sequence[Row]) -> dict[str, dict[str, Any]]:
         for name in ready:
             file = left.pop(name)
             rows[name] = _merge(rows.get(file.get("based_on", ""), {}), {**file, "based_on": None})
+    for row in rows.values():
+        row["engine_options"] = _accepted(declared[row["declared"]], row["engine_options"])
     return dict(sorted(rows.items(), key=lambda item: _minor(item[0]) or ()))
+
+
+def _accepted(declared: Row, changes: Row) -> dict[str, Any]:
+    """Return the declared options with their changes. An option that is a Python object has no type, or ``object``."""
+    options = {}
+    for name in {**declared, **changes}:
+        change = changes.get(name, {})
+        spec = {key: value for key, value in {**declared.get(name, {}), **change}.items() if key != "default"}
+        if spec.get("type", "object") == "object" or "unsupported" in spec:
+            continue
+        if "options" in spec:
+            spec["options"] = _accepted(declared.get(name, {}).get("options", {}), change.get("options", {}))
+        options[name] = spec
+    return options
 
 
 def _merge(base: Row, changes: Row) -> dict[str, Any]:
@@ -200,14 +217,23 @@ def _check_value(value: Any, spec: Mapping[str, Any]) -> str:
     if "choices" in spec and value not in spec["choices"]:
         return f"takes {_allowed(spec)}, not {value!r}.{did_you_mean(value, spec['choices'])}"
     # NaN is not between any bounds.
-    if spec["type"] in ("int", "float") and not spec.get("min", value) <= value <= spec.get("max", value):
+    if spec["type"] in ("int", "float") and not _within(value, spec):
         return f"takes {_allowed(spec)}, not {value!r}."
     for element in value if "elements" in spec else []:
         if not _is_a(element, spec["elements"]):
             return f"takes {_allowed(spec)}; {element!r} ({_type_name(element)}) is not allowed."
-        if "element_min" in spec and element < spec["element_min"]:
+        if ("element_min" in spec and element < spec["element_min"]) or element not in spec.get(
+            "element_choices", [element]
+        ):
             return f"takes {_allowed(spec)}; {element!r} is not allowed."
     return ""
+
+
+def _within(value: float, spec: Mapping[str, Any]) -> bool:
+    inside = spec.get("min", value) <= value <= spec.get("max", value)
+    return (
+        inside and not ("above" in spec and value <= spec["above"]) and not ("below" in spec and value >= spec["below"])
+    )
 
 
 def _is_a(value: Any, kind: str) -> bool:
@@ -222,7 +248,14 @@ def _type_name(value: Any) -> str:
 def _allowed(spec: Mapping[str, Any]) -> str:
     """Return the allowed values in words: ``int from 1 to 8``, ``one of A, B``, ``list of int from 1, or null``."""
     words = f"one of {', '.join(spec['choices'])}" if "choices" in spec else str(spec["type"])
-    for key, word in (("elements", "of"), ("element_min", "from"), ("min", "from"), ("max", "to")):
+    for key, word in (
+        ("elements", "of"),
+        ("element_min", "from"),
+        ("min", "from"),
+        ("above", "above"),
+        ("max", "to"),
+        ("below", "below"),
+    ):
         if key in spec:
             words += f" {word} {spec[key]}"
     return f"{words}, or null" if spec.get("nullable") else words

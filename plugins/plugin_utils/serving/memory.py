@@ -50,13 +50,12 @@ def estimate(
     facts: Mapping[str, Any],
     gpus: int,
     memory_mib: int,
-    sliding_pools: bool = False,
+    release: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Estimate the memory of the fullest GPU of an instance, in MiB, and the tokens that the instance's KV cache holds.
 
     ``options``: merged engine options; ``facts``: those of the model file; ``gpus``: of one instance; ``memory_mib``:
-    of one GPU, from nvidia-smi; ``sliding_pools``: layers with a sliding window keep only the window of a sequence, as
-    from TensorRT-LLM 1.4 on (pull request 18767). Returns:
+    of one GPU, from nvidia-smi; ``release``: row of the release table, by default the oldest. Returns:
 
     - ``weights_mib``, ``runtime_mib``, ``activations_mib``, ``cuda_graphs_mib``, ``kv_cache_mib`` and ``free_mib``: all
       of ``total_mib``; ``free_mib`` is negative where the GPU is too small.
@@ -69,7 +68,7 @@ def estimate(
       TensorRT-LLM chooses the length, one block.
     - ``limited_by``: the engine option, dotted, without which it would fit or have the model's context; null if none.
     """
-    found = _estimate(options, facts, gpus, memory_mib, sliding_pools)
+    found = _estimate(options, facts, gpus, memory_mib, release or {})
     goal = (found["max_seq_len"] or facts["context"]) if found["fits"] else (found["max_seq_len"] or 1)
     limit: tuple[str, ...] | None = None
     tried, context = options, found["context"]
@@ -80,7 +79,7 @@ def estimate(
             continue
         # Remove the options one by one, unless that makes it worse.
         without = merge(tried, {path[0]: {path[1]: None} if path[1:] else None})
-        longer = _estimate(without, facts, gpus, memory_mib, sliding_pools)["context"]
+        longer = _estimate(without, facts, gpus, memory_mib, release or {})["context"]
         if longer >= context:
             limit = limit or (path if longer > context else None)
             tried, context = without, longer
@@ -89,7 +88,7 @@ def estimate(
 
 
 def _estimate(
-    options: Mapping[str, Any], facts: Mapping[str, Any], gpus: int, memory_mib: int, sliding_pools: bool
+    options: Mapping[str, Any], facts: Mapping[str, Any], gpus: int, memory_mib: int, release: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the estimate without ``limited_by``."""
     split = parallelism(options)
@@ -97,13 +96,13 @@ def _estimate(
         "weights_mib": _weights(options, facts, split) / MIB,
         "runtime_mib": DRIVER_MIB + CONTEXT_MIB + NEIGHBOUR_MIB * (gpus - 1),
         "activations_mib": _activations(options, facts, split) / MIB,
-        "cuda_graphs_mib": len(graph_batch_sizes(options)) * CUDA_GRAPH_MIB,
+        "cuda_graphs_mib": len(graph_batch_sizes(options, release)) * CUDA_GRAPH_MIB,
     }
     left = max(0.0, memory_mib - sum(used.values())) * MIB
 
     asked = integer(options, "max_seq_len")
     wanted = asked or facts["context"]
-    windows = _windows(options, facts, wanted, sliding_pools)
+    windows = _windows(options, facts, wanted, release.get("sliding_window_pools", False))
     layer_bytes = _layer_bytes(options, facts, split)
     block = max(1, integer(options, "kv_cache_config", "tokens_per_block") or DEFAULT_TOKENS_PER_BLOCK)
     fraction = _fraction(options)
@@ -220,21 +219,33 @@ def _activations(options: Mapping[str, Any], facts: Mapping[str, Any], split: Pa
     return float(experts + (tokens + gathered) * hidden * BFLOAT16 + logits)
 
 
-def graph_batch_sizes(options: Mapping[str, Any]) -> list[int]:
-    """Return the batch sizes of captured CUDA graphs (CudaGraphConfig; steps of 64 are from pull request 12895)."""
+def graph_batch_sizes(options: Mapping[str, Any], release: Mapping[str, Any]) -> list[int]:
+    """Return the batch sizes of captured CUDA graphs (CudaGraphConfig of tensorrt_llm/llmapi/llm_args.py).
+
+    With padding, the first size above ``max_batch_size`` is replaced by it (TensorRT-LLM pull request 4843).
+    """
     config = options.get("cuda_graph_config", {})
     if not isinstance(config, Mapping):
         return []
     batch = max(1, integer(options, "max_batch_size") or DEFAULT_MAX_BATCH_SIZE)
+    padding = config.get("enable_padding") is True
     given = config.get("batch_sizes")
     if isinstance(given, list) and given:
-        return [each for each in given if isinstance(each, int) and each <= batch]
-    largest = min(batch, integer(config, "max_batch_size") or DEFAULT_GRAPH_MAX_BATCH_SIZE)
-    if config.get("enable_padding") is True:
-        sizes = {1, 2, 4, *range(8, 129, 8), *range(192, largest + 1, 64)}
+        sizes = {each for each in given if isinstance(each, int)}
+        largest = max(sizes, default=0)
     else:
-        sizes = {*range(1, 33), *(2**power for power in range(6, max(6, largest.bit_length())))}
-    return sorted({each for each in sizes if each < largest} | {largest})
+        largest = integer(config, "max_batch_size") or DEFAULT_GRAPH_MAX_BATCH_SIZE
+        sizes = {each for each in _default_graph_sizes(largest, padding, release) if each < largest} | {largest}
+    captured = {each for each in sizes if each <= batch}
+    return sorted(captured | {batch} if padding and largest > batch else captured)
+
+
+def _default_graph_sizes(largest: int, padding: bool, release: Mapping[str, Any]) -> set[int]:
+    doubling = {2**power for power in range(6, largest.bit_length())}
+    if not padding:
+        return {*range(1, 33), *doubling}
+    above = range(192, largest + 1, 64) if release.get("dense_cuda_graphs") else doubling - {64}
+    return {1, 2, 4, *range(8, 129, 8), *above}
 
 
 def _layer_bytes(options: Mapping[str, Any], facts: Mapping[str, Any], split: Parallelism) -> int:

@@ -38,14 +38,16 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layout import
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.memory import cause, check_context, estimate, problem
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.rules import Finding, check_rules
 
-USE_CASES = ("low_latency", "max_throughput")
+USE_CASES = ("low_latency", "max_throughput", "agentic")
 # The two halves of disaggregated serving.
 WORKERS = ("prefill", "decode")
 LIMITS = ("ipc", "shm_size", "ulimits", "cap_add")
 # The keys of a request that take a name.
-NAMES = ("model", "name", "use_case", "worker", "gpu_type", "trtllm_version")
+NAMES = ("model", "base_model", "name", "use_case", "worker", "gpu_type", "trtllm_version")
 # The characters of github.com/distribution/reference.
 IMAGE = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
+# The names of models on the Hugging Face Hub.
+REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
 # docker run reference: --ipc, --shm-size and --ulimit.
 IPC = re.compile(r"none|private|shareable|host|container:[\w.-]+")
 SHM_SIZE = re.compile(r"\d+[bkmg]", re.IGNORECASE)
@@ -116,7 +118,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     if problems:
         raise RecipeError(problems)
     document = _document(request, tables, problems)
-    model = _model(document["model"] if document else request.get("model"), tables, problems)
+    model = _model({**request, **({"model": document["model"]} if document else {})}, tables, problems)
     book = document or model
     use_case = document["use_case"] if document else _use_case(request, problems)
     worker = _worker(request, document, problems)
@@ -129,7 +131,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
 
     size, chosen = None, []
     if book and model and row and _has_recipe(book, model, row, problems) and slots and use_case:
-        facts = {**row, "use_case": use_case, "release": release, "worker": worker}
+        facts = {**row, "use_case": use_case, "release": release, "worker": worker, **_backends(release, tables)}
         size = instance_size(request, book, facts, len(slots), problems)
         warnings += odd_number(request, book, facts, len(slots), size) if size else []
         chosen = [layer for layer in _layers(book, tables) if applies(layer, {**facts, "gpus": size})]
@@ -155,22 +157,21 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     if not (slots and book and model and row and use_case and instances and size and release):
         raise RecipeError(problems)
 
-    known = check_rules(recipe["engine_options"], model["facts"], size, recipe["environment"], worker)
-    findings = check_rules(options, model["facts"], size, parts["environment"], worker)
+    row_of_release = tables.releases[release]
+    known = check_rules(recipe["engine_options"], model["facts"], size, recipe["environment"], worker, row_of_release)
+    findings = check_rules(options, model["facts"], size, parts["environment"], worker, row_of_release)
     notes = _sort_findings([each for each in findings if each.path not in refused], known, problems, warnings)
     if problems:
         raise RecipeError(problems)
-    row_of_release = tables.releases[release]
     memory_mib = min(slot.found.get("memory_total_mib") or row["memory_mib"] for slot in slots)
-    sliding = row_of_release.get("sliding_window_pools", False)
-    memory = estimate(options, model["facts"], size, memory_mib, sliding)
+    memory = estimate(options, model["facts"], size, memory_mib, row_of_release)
     too_large = problem(memory, model["id"], row["gpu_type"], size)
     if too_large:
         variable = OVERRIDES["engine_options"] if cause(memory) else "serving_recipe_gpus_per_instance"
         raise RecipeError([f"{variable}: {too_large}"])
     shorter = check_context(memory, model["facts"])
     if shorter:
-        alone = estimate(recipe["engine_options"], model["facts"], size, memory_mib, sliding)
+        alone = estimate(recipe["engine_options"], model["facts"], size, memory_mib, row_of_release)
         notes += _sort_findings(shorter, check_context(alone, model["facts"]), problems, warnings)
 
     short = document["name"] if document else str(model["id"]).rsplit("/", 1)[-1]
@@ -192,10 +193,9 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
         "harmony": row_of_release["harmony"],
         "instances": instances,
         **parts,
-        # In some releases the command line's defaults override the file.
-        "flags": {
-            name: options[name] for name in row_of_release.get("command_line", []) if options.get(name) is not None
-        },
+        "base_model": model.get("base"),
+        "config": model["config"] if model.get("base") else {},
+        **_served_model(str(model["id"]), row_of_release, options, worker),
         "requires": {
             "driver": max(row["min_driver"], row_of_release["driver_floor"], key=_numbers),
             "gpu_memory_mib": memory["required_mib"],
@@ -208,6 +208,22 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
         "notes": notes,
         "warnings": [*warnings, *_unusable(request, slots)],
     }
+
+
+def _backends(release: str | None, tables: Tables) -> dict[str, Any]:
+    """Return whether the release still has the TRITON backend, as a selector of layers."""
+    backends = get(tables.releases.get(release or "", {}), ("engine_options", "moe_config", "options", "backend"), {})
+    return {"triton": "TRITON" in backends.get("choices", ["TRITON"])}
+
+
+def _served_model(model: str, release: Tree, options: Tree, worker: str | None) -> dict[str, Any]:
+    """Return the name of the model at its server, and the options on the server's command line."""
+    # In some releases the command line's defaults override the file.
+    flags = {name: options[name] for name in release.get("command_line", []) if options.get(name) is not None}
+    if worker or "--served_model_name" in release["cli"]:
+        return {"served_model": model, "flags": flags if worker else {**flags, "served_model_name": model}}
+    # trtllm-serve lists the last part of the path to the weights, and answers requests with any name.
+    return {"served_model": model.rpartition("/")[2], "flags": flags}
 
 
 def _understood(request: Tree, problems: list[str]) -> dict[str, Any]:
@@ -291,10 +307,28 @@ def _document(request: Tree, tables: Tables, problems: list[str]) -> Tree | None
     return tables.documents.get(name) if name else None
 
 
-def _model(name: Any, tables: Tables, problems: list[str]) -> Tree | None:
-    if name not in tables.models:
-        problems.append(_unknown("serving_recipe_model", name, "has no recipe", tables.models))
-    return tables.models.get(name)
+def _model(request: Tree, tables: Tables, problems: list[str]) -> Tree | None:
+    """Return the model's data, or for a fine-tune that of the model that it is made of, with the fine-tune's name."""
+    name, base = str(request.get("model")), request.get("base_model")
+    if name in tables.models:
+        if base:
+            problems.append(f"serving_recipe_base_model: {name} has a recipe of its own. Remove the variable.")
+        return tables.models[name]
+    fine_tunes = {tune: model for model, row in tables.models.items() for tune in row.get("fine_tunes", [])}
+    base = base or fine_tunes.get(name)
+    if base is None:
+        known = [*tables.models, *fine_tunes]
+        problems.append(
+            _unknown("serving_recipe_model", name, "has no recipe", known)
+            + " For a fine-tune of one of them, set serving_recipe_base_model."
+        )
+    elif base not in tables.models:
+        problems.append(_unknown("serving_recipe_base_model", base, "has no recipe", tables.models))
+    elif not REPOSITORY.fullmatch(name):
+        problems.append(f"serving_recipe_model: {name!r} is not the name of a model on the hub, OWNER/NAME.")
+    else:
+        return {**tables.models[base], "id": name, "base": base}
+    return None
 
 
 def _use_case(request: Tree, problems: list[str]) -> str | None:

@@ -34,6 +34,12 @@ def _load_all(folder: str) -> list[Any]:
 
 
 @cache
+def load_declared() -> dict[str, Any]:
+    """Return the engine options that TensorRT-LLM declares, by version."""
+    return {file["version"]: file["options"] for file in _load_all("declared")}
+
+
+@cache
 def load_tables() -> Tables:
     """Return the data of the role. Reading it here is faster than templating it for every host of a fleet."""
     return Tables(
@@ -43,7 +49,7 @@ def load_tables() -> Tables:
         base=_load(DATA / "base.yml"),
         workers=_load(DATA / "workers.yml"),
         several=_load(DATA / "several.yml"),
-        releases=expand_releases(_load_all("releases")),
+        releases=expand_releases(_load_all("releases"), load_declared()),
     )
 
 

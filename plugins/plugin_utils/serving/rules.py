@@ -37,7 +37,7 @@ class Finding:
 class Configuration:
     """Input of rules: the merged engine options of one instance, the ``facts`` of its model, its number of GPUs.
 
-    ``worker``: ``prefill``, ``decode`` or None, from the recipe.
+    ``worker``: ``prefill``, ``decode`` or None, from the recipe. ``release``: the row of the release table.
     """
 
     options: Mapping[str, Any]
@@ -45,6 +45,7 @@ class Configuration:
     gpus: int
     environment: Mapping[str, Any] = field(default_factory=dict)
     worker: str | None = None
+    release: Mapping[str, Any] = field(default_factory=dict)
 
     def get(self, *path: str) -> Any:
         return get(self.options, path)
@@ -186,6 +187,9 @@ def graphs_cover_batches(it: Configuration) -> Iterator[Finding]:
         return
     path = "cuda_graph_config.batch_sizes" if sizes else "cuda_graph_config.max_batch_size"
     if largest > batch:
+        # With padding, the first larger size is replaced by max_batch_size (TensorRT-LLM pull request 4843).
+        if it.get("cuda_graph_config", "enable_padding") is True:
+            return
         yield _note(
             path,
             f"CUDA graphs are set up to batch size {largest}; none above 'max_batch_size', {batch}, is used.",
@@ -348,6 +352,14 @@ def text_in_and_out(it: Configuration) -> Iterator[Finding]:
         )
 
 
+def deprecated_values(it: Configuration) -> Iterator[Finding]:
+    """``deprecated`` of the release table."""
+    for row in it.release.get("deprecated", []):
+        path = row["option"]
+        if it.get(*path.split(".")) == row["value"]:
+            yield _note(path, f"{path!r} is {row['value']}, which is deprecated: {row['note']}.")
+
+
 def random_weights(it: Configuration) -> Iterator[Finding]:
     """LoadFormat of tensorrt_llm/llmapi/llm_args.py."""
     if str(it.get("load_format")).lower() == "dummy":
@@ -379,6 +391,7 @@ RULES: tuple[Rule, ...] = (
     streamed_chunks,
     served_model,
     text_in_and_out,
+    deprecated_values,
     random_weights,
 )
 
@@ -389,12 +402,13 @@ def check_rules(
     gpus: int,
     environment: Mapping[str, Any] | None = None,
     worker: str | None = None,
+    release: Mapping[str, Any] | None = None,
 ) -> list[Finding]:
     """Return the findings of all rules, in their order.
 
     ``options``: the merged engine options; ``model``: the ``facts`` of the model file; ``gpus``: those of one instance;
-    ``environment``: the instance's environment variables; ``worker``: that of the recipe. Raises nothing for wrong
-    values of options.
+    ``environment``: the instance's environment variables; ``worker``: that of the recipe; ``release``: the row of the
+    release table. Raises nothing for wrong values of options.
     """
-    it = Configuration(options, model, gpus, environment or {}, worker)
+    it = Configuration(options, model, gpus, environment or {}, worker, release or {})
     return [finding for rule in RULES for finding in rule(it)]

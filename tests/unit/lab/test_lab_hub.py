@@ -22,6 +22,7 @@ GRANTED, STRANGER = "hf_granted_canary", "hf_stranger_canary"
 TINY = build_repositories.Shape(layers=2, experts=16, shards=2, width=1)
 LARGE = "model-00000-of-00001.safetensors"
 MAIN = "/openai/tiny/resolve/main"
+CACHE = "/api/resolve-cache/models/openai/tiny"
 
 
 class Reply(NamedTuple):
@@ -107,7 +108,7 @@ def test_info_with_blobs_has_sizes_and_checksums(hub: LabHub) -> None:
 
 def test_older_commit_has_its_files(hub: LabHub) -> None:
     older, newer = hub.description("openai/tiny")["commits"]
-    readmes = [hub.ask(f"/openai/tiny/resolve/{commit}/README.md") for commit in (older, newer)]
+    readmes = [hub.ask(f"{CACHE}/{commit}/README.md") for commit in (older, newer)]
     assert [reply.headers["X-Repo-Commit"] for reply in readmes] == [older, newer]
     assert b"edition 1" in readmes[0].body
     assert b"edition 2" in readmes[1].body
@@ -167,9 +168,14 @@ def test_head_of_a_large_file_has_the_clients_headers(hub: LabHub) -> None:
 
 
 def test_small_file_has_its_git_id_as_etag(hub: LabHub) -> None:
-    reply = hub.ask(f"{MAIN}/config.json")
+    moved = hub.ask(f"{MAIN}/config.json")
+    commit = hub.description("openai/tiny")["refs"]["main"]
+    assert (moved.status, moved.body) == (307, b"")
+    assert moved.headers["Location"].partition("?")[0] == f"{CACHE}/{commit}/config.json"
+    reply = hub.ask(moved.headers["Location"])
     content = hub.source("config.json")
     assert reply.body == content
+    assert moved.headers["ETag"] == reply.headers["ETag"]
     assert reply.headers["ETag"] == f'"{hashlib.sha1(b"blob %d" % len(content) + bytes(1) + content).hexdigest()}"'
     assert "X-Linked-Etag" not in reply.headers
 
@@ -216,7 +222,7 @@ def test_range_after_the_end_is_rejected(hub: LabHub) -> None:
         pytest.param("/api/models/lab/gated", "", 200, None, id="gated description is public"),
         pytest.param("/lab/gated/resolve/main/config.json", "", 401, "GatedRepo", id="gated file, anonymous"),
         pytest.param("/lab/gated/resolve/main/config.json", STRANGER, 403, "GatedRepo", id="gated file, no access"),
-        pytest.param("/lab/gated/resolve/main/config.json", GRANTED, 200, None, id="gated file, access"),
+        pytest.param(f"/lab/gated/resolve/main/{LARGE}", GRANTED, 200, None, id="gated file, access"),
         pytest.param("/api/whoami-v2", "", 401, None, id="no token"),
         pytest.param("/api/whoami-v2", GRANTED, 200, None, id="token"),
     ],
@@ -230,8 +236,8 @@ def test_rejections(hub: LabHub, path: str, token: str, status: int, code: str |
 
 
 def test_requests_are_logged_without_tokens(hub: LabHub) -> None:
-    hub.ask(f"{MAIN}/config.json", token=GRANTED, Range="bytes=0-9")
-    hub.ask(f"{MAIN}/config.json?download=true")
+    hub.ask(f"{CACHE}/main/config.json", token=GRANTED, Range="bytes=0-9")
+    hub.ask(f"{CACHE}/main/config.json?download=true")
     log = hub.ask("/_lab/requests")
     entries = log.document
     for entry in entries:
@@ -239,7 +245,7 @@ def test_requests_are_logged_without_tokens(hub: LabHub) -> None:
     assert entries == [
         {
             "method": "GET",
-            "path": f"{MAIN}/config.json",
+            "path": f"{CACHE}/main/config.json",
             "range": "bytes=0-9",
             "authorized": True,
             "status": 206,
@@ -247,7 +253,7 @@ def test_requests_are_logged_without_tokens(hub: LabHub) -> None:
         },
         {
             "method": "GET",
-            "path": f"{MAIN}/config.json?download=true",
+            "path": f"{CACHE}/main/config.json?download=true",
             "range": None,
             "authorized": False,
             "status": 200,
@@ -278,7 +284,7 @@ def test_401_until_removed(hub: LabHub) -> None:
 
 def test_cut_ends_the_body_early_and_spares_heads_and_other_paths(hub: LabHub) -> None:
     hub.fault(kind="cut", path_glob=f"*/{LARGE}", after_bytes=1000, times=1)
-    assert hub.ask(f"{MAIN}/config.json").body == hub.source("config.json")
+    assert hub.ask(f"{CACHE}/main/config.json").body == hub.source("config.json")
     assert hub.ask(f"{MAIN}/{LARGE}", "HEAD").status == 200
     with pytest.raises(http.client.IncompleteRead) as cut:
         hub.ask(f"{MAIN}/{LARGE}")
@@ -334,7 +340,7 @@ def test_outage_cuts_all_clients_after_a_total_of_bytes_and_ends(hub: LabHub) ->
     config = len(hub.source("config.json"))
     with socket.create_connection(("127.0.0.1", hub.port)) as idle:
         hub.fault(kind="outage", after_bytes=config + 1000, seconds=5)
-        assert hub.ask(f"{MAIN}/config.json").body == hub.source("config.json")
+        assert hub.ask(f"{CACHE}/main/config.json").body == hub.source("config.json")
         with pytest.raises(http.client.IncompleteRead) as cut:
             hub.ask(f"{MAIN}/{LARGE}")
         assert cut.value.partial == hub.source(LARGE)[:1000]

@@ -15,6 +15,7 @@ from ansible_collections.trtllm.fleet.tests.unit.plugins.plugin_utils.test_docum
 RECIPE: dict[str, Any] = {
     "name": "a-recipe",
     "model": "openai/gpt-oss-120b",
+    "served_model": "gpt-oss-120b",
     "image": "example.com/release:1.2.1",
     "release": "1.2",
     "instances": [{"name": "serve-0", "gpus": [0], "port": 8000}],

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import USE_CASES
 from tools import recipe_pages
-from tools.recipe_pages import TABLES, Case, compared, where
+from tools.recipe_pages import TABLES, Case, compared, differences, nvidia_configurations, where
 
 PAGES = recipe_pages.pages()
 UNIVERSE = [
@@ -82,4 +83,18 @@ def test_every_value_of_a_recipe_is_on_its_page_with_its_source() -> None:
 
 def test_each_use_case_of_a_host_has_one_layout() -> None:
     rows = [line for line in PAGES["recipes.md"].splitlines() if line.startswith("| 8 `h200`")]
-    assert sum("**" in row for row in rows) == 2 * len(TABLES.models)
+    assert sum("**" in row for row in rows) == len(USE_CASES) * len(TABLES.models)
+
+
+def test_each_difference_from_nvidias_newest_has_a_reason() -> None:
+    """A reason that no difference needs any more is removed."""
+    data = nvidia_configurations()
+    needed: set[str] = set()
+    for configuration in data["configurations"]:
+        rows = list(differences(configuration, data["reasons"]))
+        options = {option.strip("`") for option, *_values in rows}
+        own = configuration.get("reasons", {})
+        assert set(own) <= options, configuration["name"]
+        assert all(reason for *_cells, reason in rows)
+        needed |= options - set(own)
+    assert set(data["reasons"]) == needed

@@ -37,6 +37,7 @@ def test_a_unit_has_each_option_on_its_line(access: str, gpus: str) -> None:
     recipe: dict[str, Any] = {
         "name": "a-recipe",
         "model": "openai/gpt-oss-120b",
+        "served_model": "gpt-oss-120b",
         "image": "example.com/release:1.2.1",
         "release": "1.2",
         "instances": [{"name": "serve-0", "gpus": [4, 5], "port": 8000}],

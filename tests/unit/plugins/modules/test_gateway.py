@@ -325,7 +325,7 @@ def test_fault_of_one_host_keeps_no_other_out(site: Site, names: dict[str, list[
     assert done["problems"] == {
         "bad": "'bad' does not resolve on the gateway; it needs an IP address. Set gateway_host_address to one",
         "slow": "after 3 s slow.serve-0 is DOWN L4CON Connection refused",
-        "nothing": "'' is not a model id; it has no space, quote or backslash",
+        "nothing": "'' is not the name of a model; it takes letters, digits and ._-:/",
         "far": "serve-0: port 0 is not from 1 to 65535",
     }
     assert {*site.haproxy.servers} == {"good.serve-0", "slow.serve-0"}
@@ -405,6 +405,15 @@ def test_what_cannot_be_is_refused(site: Site, options: dict[str, Any], problem:
     assert problem in site.run(**options)["msg"]
     assert problem in site.run(**options, _ansible_check_mode=True)["msg"]
     assert (site.tree(), site.haproxy.servers, len(site.haproxy.calls)) == (before, running, 2)
+
+
+def test_a_host_that_an_older_version_registered_has_the_same_model(site: Site) -> None:
+    """It has the last part of the name; the configuration gets the whole one with the first host that has it."""
+    site.run(**{**GPU1, "model": "gpt"})
+    assert "body 'gpt'" in site.config()
+    assert "msg" not in site.run(**{**GPU2, "model": "openai/gpt"})
+    assert "body 'openai/gpt'" in site.config()
+    assert "several models" in site.run(**{**GPU2, "host": "gpu3", "model": "acme/gpt"})["msg"]
 
 
 @pytest.mark.parametrize(
@@ -647,7 +656,7 @@ def test_note_that_is_right_is_not_written_again(site: Site) -> None:
         ({**GPU1, "servers": [server("serve-0", 65536)]}, "port 65536"),
         ({**GPU1, "servers": [server("a\nb", 8000)]}, "is not a name"),
         ({**GPU1, "servers": [server("serve-0", 8000, "a b")]}, "gpu1: 'a b' does not resolve"),
-        ({**GPU1, "model": "m'"}, "is not a model id"),
+        ({**GPU1, "model": "m'"}, "is not the name of a model"),
         ({**GPU1, "servers": [server("a", 8000), server("a", 8001)]}, "gpu1: two of its servers have the same name"),
         ({"state": "drained"}, "host"),
         ({"state": "ready"}, "host"),

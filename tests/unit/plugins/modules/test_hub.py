@@ -500,3 +500,83 @@ def test_module_knows_a_commit_that_the_hub_does_not_tell(
         assert "127.0.0.1:1" in run(**unreachable, **other)["msg"]
     unreachable["known"] = str(tmp_path / "none")
     assert run(**unreachable, repository=REPOSITORY, revision=commit)["failed"]
+
+
+# config.json of a fine-tune
+
+CONFIG_PATH = f"/{REPOSITORY}/resolve/{COMMIT}/config.json"
+SHAPES = {"model_type": "gpt_oss", "num_hidden_layers": 36, "quantization_config.quant_method": "mxfp4"}
+CONFIG = {"model_type": "gpt_oss", "num_hidden_layers": 36, "quantization_config": {"quant_method": "mxfp4"}, "x": 1}
+
+
+@pytest.fixture
+def query(script: Script, run: Run) -> Run:
+    given = {"hub_url": script.url, "repository": REPOSITORY, "retries": 0, "like": "openai/base", "config": SHAPES}
+    return lambda **options: run(**{**given, **options})
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_same_shapes_are_accepted(script: Script, query: Run, elsewhere: bool) -> None:
+    script.has_model()
+    if elsewhere:
+        script.on(CONFIG_PATH, b"", 307, Location="/api/resolve-cache/models/config.json?a=b")
+        script.on("/api/resolve-cache/models/config.json?a=b", CONFIG)
+    else:
+        script.on(CONFIG_PATH, CONFIG)
+    found = query(token=CANARY)
+    assert (found.get("failed", False), found["commit"]) == (False, COMMIT)
+    assert {request[2] for request in script.requests} == {f"Bearer {CANARY}"}
+
+
+def test_a_storage_does_not_get_the_token(script: Script, query: Run) -> None:
+    storage = Script()
+    script.has_model()
+    script.on(CONFIG_PATH, b"", 302, Location=f"{storage.url}/config?signature=1")
+    storage.on("/config?signature=1", CONFIG)
+    assert "failed" not in query(token=CANARY)
+    assert [request[2] for request in storage.requests] == [None]
+    storage.server.shutdown()
+    storage.server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_hidden_layers": 24}, "num_hidden_layers is 24, not 36"),
+        ({"quantization_config": None}, "quantization_config.quant_method is None, not 'mxfp4'"),
+        (
+            {"model_type": "qwen3", "num_hidden_layers": 1},
+            "model_type is 'qwen3', not 'gpt_oss', num_hidden_layers is 1",
+        ),
+    ],
+)
+def test_other_shapes_are_rejected(script: Script, query: Run, changes: dict[str, Any], words: str) -> None:
+    script.has_model()
+    script.on(CONFIG_PATH, {**CONFIG, **changes})
+    found = query()
+    assert found["failed"]
+    assert found["msg"].startswith(f"{REPOSITORY} is not a fine-tune of openai/base with the same shapes")
+    assert words in found["msg"]
+    assert found["msg"].endswith("Correct serving_recipe_model or serving_recipe_base_model.")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [(404, b"", "does not answer as a model hub"), (200, b"<html>", "config.json of openai/gpt-oss-120b is not JSON")],
+)
+def test_no_usable_config(script: Script, query: Run, status: int, body: bytes, words: str) -> None:
+    script.has_model()
+    script.on(CONFIG_PATH, body, status)
+    assert words in query()["msg"]
+
+
+def test_redirects_end(script: Script, query: Run) -> None:
+    script.has_model()
+    script.on(CONFIG_PATH, b"", 307, Location=CONFIG_PATH)
+    assert "status 307" in query()["msg"]
+
+
+def test_without_values_the_config_is_not_read(script: Script, query: Run) -> None:
+    script.has_model()
+    assert "failed" not in query(config={})
+    assert CONFIG_PATH not in [request[1] for request in script.requests]

@@ -159,13 +159,13 @@ def test_the_tolerance_of_the_reference() -> None:
 @pytest.mark.parametrize(
     ("model", "score", "own", "failed"),
     [
-        ("gpt-oss-120b", 0.872, {}, False),
-        ("gpt-oss-120b", 0.870, {}, True),
-        ("gpt-oss-20b", 0.870, {}, False),
-        ("gpt-oss-20b", 0.817, {}, True),
-        ("gpt-oss-120b", 0.902, {"gsm8k": 0.903}, True),
-        ("gpt-oss-120b", 0.903, {"gsm8k": 0.903}, False),
-        ("gpt-oss-120b", 0.0, {"gsm8k": 0}, False),
+        ("openai/gpt-oss-120b", 0.872, {}, False),
+        ("openai/gpt-oss-120b", 0.870, {}, True),
+        ("openai/gpt-oss-20b", 0.870, {}, False),
+        ("openai/gpt-oss-20b", 0.817, {}, True),
+        ("openai/gpt-oss-120b", 0.902, {"gsm8k": 0.903}, True),
+        ("openai/gpt-oss-120b", 0.903, {"gsm8k": 0.903}, False),
+        ("openai/gpt-oss-120b", 0.0, {"gsm8k": 0}, False),
     ],
 )
 def test_gates(model: str, score: float, own: dict[str, float], failed: bool) -> None:
@@ -176,7 +176,7 @@ def test_gates(model: str, score: float, own: dict[str, float], failed: bool) ->
 
 def test_gates_of_lowest_scores() -> None:
     results = [result("gpqa", 0.1, 10), result("aime25", 0.4, 10), result("aime25", 0.6, 10)]
-    found = control.gates(results, {"aime25": 0.5}, REFERENCES["gpt-oss-120b"])
+    found = control.gates(results, {"aime25": 0.5}, REFERENCES["openai/gpt-oss-120b"])
     assert [(gate["name"], gate["reached"]) for gate in found] == [("aime25", False), ("aime25", True)]
     assert control.failed_gates(found) == ["aime25, low: 0.4000 is below 0.5000 (evaluation_min_score)"]
 

@@ -17,10 +17,19 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.memory import
 )
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.rules import Finding
 from ansible_collections.trtllm.fleet.tests.unit.plugins.plugin_utils.test_rules import OPTIONS
-from ansible_collections.trtllm.fleet.tests.unit.published import B200, H100, PUBLISHED, RTX_5090, Published, facts
+from ansible_collections.trtllm.fleet.tests.unit.published import (
+    B200,
+    H100,
+    PUBLISHED,
+    RTX_5090,
+    TABLES,
+    Published,
+    facts,
+)
 
 FACTS = facts("gpt-oss-120b")
 GIB = 1024  # MiB
+TO_128 = [1, 2, 4, *range(8, 129, 8)]
 PARTS = ("weights_mib", "runtime_mib", "activations_mib", "cuda_graphs_mib", "kv_cache_mib", "free_mib")
 
 
@@ -66,7 +75,7 @@ class TestMeasured:
         assert measured <= estimate(SPARK, FACTS, 1, B200)["activations_mib"] <= 1.25 * measured
 
     def test_graphs(self) -> None:
-        assert graph_batch_sizes(SPARK) == [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64]
+        assert graph_batch_sizes(SPARK, {}) == [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64]
 
     def test_tokens_of_a_pool(self) -> None:
         """It said 73728 bytes a token, and 86711 tokens in 5.95 GiB (6393028608 bytes)."""
@@ -244,12 +253,12 @@ def test_sliding_window() -> None:
     """Half of the layers keep 128 tokens: from 1.4 on by default, before that if it is set."""
     whole = estimate({}, FACTS, 1, B200)
     for found in (
-        estimate({}, FACTS, 1, B200, sliding_pools=True),
+        estimate({}, FACTS, 1, B200, {"sliding_window_pools": True}),
         estimate(kv_cache(max_attention_window=[128, 131072]), FACTS, 1, B200),
     ):
         assert found["kv_tokens"] == pytest.approx(2 * whole["kv_tokens"], rel=0.002)
     # A single window that is set is one pool for all layers again.
-    assert estimate(kv_cache(max_attention_window=[131072]), FACTS, 1, B200, sliding_pools=True) == whole
+    assert estimate(kv_cache(max_attention_window=[131072]), FACTS, 1, B200, {"sliding_window_pools": True}) == whole
 
 
 def test_caps_of_the_pool() -> None:
@@ -265,23 +274,36 @@ def test_caps_of_the_pool() -> None:
         ({}, [*range(1, 33), 64, 128]),
         ({"cuda_graph_config": {"max_batch_size": 300}}, [*range(1, 33), 64, 128, 256, 300]),
         ({"cuda_graph_config": {"max_batch_size": 8, "enable_padding": True}}, [1, 2, 4, 8]),
-        (
-            {"cuda_graph_config": {"max_batch_size": 300, "enable_padding": True}},
-            [1, 2, 4, *range(8, 129, 8), 192, 256, 300],
-        ),
+        ({"cuda_graph_config": {"max_batch_size": 300, "enable_padding": True}}, [*TO_128, 256, 300]),
         ({"cuda_graph_config": {"batch_sizes": [1, 64, 4096]}}, [1, 64]),
+        (
+            {"cuda_graph_config": {"batch_sizes": [1, 64, 4096], "enable_padding": True}, "max_batch_size": 70},
+            [1, 64, 70],
+        ),
+        ({"cuda_graph_config": {"batch_sizes": [1, 64], "enable_padding": True}, "max_batch_size": 70}, [1, 64]),
         ({"cuda_graph_config": None}, []),
         ({"max_batch_size": 2}, [1, 2]),
     ],
 )
 def test_graph_batch_sizes(options: dict[str, Any], sizes: list[int]) -> None:
-    assert graph_batch_sizes(options) == sizes
+    assert graph_batch_sizes(options, {}) == sizes
+
+
+@pytest.mark.parametrize(
+    ("release", "above"),
+    [("1.2", [256, 512, 720]), ("1.3", [*range(192, 720, 64), 720]), ("1.4", [*range(192, 720, 64), 720])],
+)
+def test_graph_batch_sizes_of_a_release(release: str, above: list[int]) -> None:
+    options = {"cuda_graph_config": {"max_batch_size": 720, "enable_padding": True}}
+    assert graph_batch_sizes(options, TABLES.releases[release]) == [*TO_128, *above]
 
 
 @given(st.floats(0.01, 1), st.floats(0.01, 1), st.booleans())
 def test_more_fraction_never_means_fewer_tokens(one: float, other: float, sliding: bool) -> None:
     less, more = (
-        estimate(kv_cache(free_gpu_memory_fraction=fraction), FACTS, 1, H100, sliding)["kv_tokens"]
+        estimate(kv_cache(free_gpu_memory_fraction=fraction), FACTS, 1, H100, {"sliding_window_pools": sliding})[
+            "kv_tokens"
+        ]
         for fraction in sorted((one, other))
     )
     assert less <= more
@@ -289,7 +311,7 @@ def test_more_fraction_never_means_fewer_tokens(one: float, other: float, slidin
 
 @given(st.integers(20000, 300000), st.integers(20000, 300000), st.booleans())
 def test_more_memory_never_means_less(one: int, other: int, sliding: bool) -> None:
-    less, more = (estimate({}, FACTS, 1, memory, sliding) for memory in sorted((one, other)))
+    less, more = (estimate({}, FACTS, 1, memory, {"sliding_window_pools": sliding}) for memory in sorted((one, other)))
     assert less["kv_tokens"] <= more["kv_tokens"]
     assert less["context"] <= more["context"]
     assert less["fits"] <= more["fits"]
@@ -315,7 +337,7 @@ def test_more_gpus_mean_fewer_weights_on_each(by_data: bool, experts_whole: bool
 
 @given(OPTIONS, st.integers(1, 72), st.integers(1, 300000), st.booleans())
 def test_wrong_values_raise_nothing(options: dict[str, Any], gpus: int, memory_mib: int, sliding: bool) -> None:
-    found = estimate(options, FACTS, gpus, memory_mib, sliding)
+    found = estimate(options, FACTS, gpus, memory_mib, {"sliding_window_pools": sliding})
     assert found["fits"] is (problem(found, "model", "gpu", gpus) is None)
     assert cause(found) is None or not found["fits"]
     assert all(note.severity == "note" for note in check_context(found, FACTS))

@@ -24,12 +24,18 @@ RELEASES = load_tables().releases
 VERSIONS = [name for name in RELEASES if re.fullmatch(r"\d+\.\d+", name)]
 A: dict[str, Any] = {"type": "str", "choices": ["x", "y"], "nullable": True}
 GROUP: dict[str, Any] = {"type": "dict", "options": {"b": {"type": "int"}, "c": {"type": "bool"}}}
-OLDEST: dict[str, Any] = {"name": "1.0", "tags": ["1.0.0"], "cuda": "12.9", "engine_options": {"a": A, "group": GROUP}}
+OLDEST: dict[str, Any] = {
+    "name": "1.0",
+    "tags": ["1.0.0"],
+    "cuda": "12.9",
+    "declared": "1.0.0",
+    "engine_options": {"a": A, "group": GROUP},
+}
 
 
-def expanded(**changes: Any) -> dict[str, Any]:
+def expanded(declared: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     later = {"name": "1.1", "based_on": "1.0", "tags": ["1.1.0"], **changes}
-    return expand_releases([later, OLDEST])["1.1"]
+    return expand_releases([later, OLDEST], {"1.0.0": declared or {}})["1.1"]
 
 
 def specs(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -70,11 +76,36 @@ def test_changes(changes: dict[str, Any], options: dict[str, Any]) -> None:
     assert expanded(engine_options=changes)["engine_options"] == options
 
 
+@pytest.mark.parametrize(
+    ("declared", "change", "options"),
+    [
+        ({"x": {"type": "int", "default": 3}}, {}, {"x": {"type": "int"}}),
+        ({"x": {"type": "int"}}, {"x": {"min": 1}}, {"x": {"type": "int", "min": 1}}),
+        ({"x": {"type": "object", "nullable": True}, "y": {"nullable": True}}, {}, {}),
+        ({"x": {"type": "object"}}, {"x": {"type": "str"}}, {"x": {"type": "str"}}),
+        ({}, {"x": {"min": 1}}, {}),
+        ({"x": {"type": "int"}}, {"x": {"unsupported": "for this reason"}}, {}),
+        (
+            {"x": {"type": "dict", "options": {"y": {"type": "int"}, "z": {"type": "object"}}}},
+            {"x": {"options": {"y": {"max": 2}}}},
+            {"x": {"type": "dict", "options": {"y": {"type": "int", "max": 2}}}},
+        ),
+    ],
+)
+def test_changes_of_what_a_release_declares(
+    declared: dict[str, Any], change: dict[str, Any], options: dict[str, Any]
+) -> None:
+    found = expanded(declared, engine_options={"a": None, "group": None, **change})["engine_options"]
+    assert found == options
+
+
 def test_the_order_of_files_does_not_matter() -> None:
     middle: dict[str, Any] = {"name": "1.1", "based_on": "1.0", "tags": ["1.1.0"], "engine_options": {"a": None}}
     newest: dict[str, Any] = {"name": "1.10", "based_on": "1.1", "tags": [], "engine_options": {"g": {"type": "int"}}}
     branch: dict[str, Any] = {"name": "branch", "based_on": "1.0", "tags": ["branch"]}
-    results = [expand_releases(files) for files in itertools.permutations([OLDEST, middle, newest, branch])]
+    results = [
+        expand_releases(files, {"1.0.0": {}}) for files in itertools.permutations([OLDEST, middle, newest, branch])
+    ]
     assert all(result == results[0] for result in results)
     assert all(list(result) == ["branch", "1.0", "1.1", "1.10"] for result in results)
     assert set(results[0]["1.10"]["engine_options"]) == {"group", "g"}
@@ -97,7 +128,7 @@ def test_files_stay_as_they_are() -> None:
 )
 def test_based_on_nothing(files: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        expand_releases(files)
+        expand_releases(files, {"1.0.0": {}})
 
 
 @pytest.mark.parametrize("name", RELEASES)
@@ -120,7 +151,8 @@ def test_rows_are_complete(name: str) -> None:
     assert row["too_long"].format(prompt=9, limit=8, default=-1)
     assert row["source"]
     allowed = {"bool", "int", "float", "str", "list", "dict", "any"}
-    keys = {"type", "options", "choices", "min", "max", "elements", "element_min", "nullable"}
+    keys = {"type", "options", "choices", "nullable", "min", "max", "above", "below"}
+    keys |= {"elements", "element_min", "element_choices"}
     for spec in specs(row["engine_options"]):
         assert spec["type"] in allowed
         assert set(spec) <= keys
@@ -180,7 +212,7 @@ def test_flag_by_release(flag: str, releases: list[str]) -> None:
     [
         ("TRITON", ["gpt-oss-dev", "1.1", "1.2", "1.3", "1.4"]),
         ("AUTO", ["1.3", "1.4"]),
-        ("WIDEEP", ["gpt-oss-dev", "1.0", "1.1", "1.2"]),
+        ("WIDEEP", ["gpt-oss-dev", "1.0", "1.1", "1.2", "1.3"]),
         ("TRTLLM", list(RELEASES)),
         ("CUTLASS", list(RELEASES)),
     ],
@@ -350,12 +382,21 @@ SPECS: dict[str, Any] = {
     "share": {"type": "float", "min": 0, "max": 1},
     "free": {"type": "float"},
     "sizes": {"type": "list", "elements": "int", "element_min": 1, "nullable": True},
+    "rate": {"type": "float", "above": 0, "below": 1},
+    "names": {"type": "list", "elements": "str", "element_choices": ["a", "b"]},
 }
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"size": 1}, {"size": None}, {"share": 0}, {"free": -1}, {"free": math.inf}, {"sizes": [1, 2]}, {"sizes": []}],
+    [
+        *({"size": size} for size in (1, None)),
+        {"share": 0},
+        *({"free": number} for number in (-1, math.inf)),
+        *({"sizes": sizes} for sizes in ([1, 2], [])),
+        {"rate": 0.5},
+        {"names": ["b", "a"]},
+    ],
 )
 def test_within_bounds(options: dict[str, Any]) -> None:
     assert check_options(options, SPECS) == []
@@ -371,6 +412,9 @@ def test_within_bounds(options: dict[str, Any]) -> None:
         ({"sizes": [64, 0]}, "takes list of int from 1, or null; 0 is not allowed."),
         ({"sizes": [-1, "2"]}, "takes list of int from 1, or null; -1 is not allowed."),
         ({"sizes": ["2"]}, "takes list of int from 1, or null; '2' (str) is not allowed."),
+        ({"rate": 0}, "takes float above 0 below 1, not 0."),
+        ({"rate": 1}, "takes float above 0 below 1, not 1."),
+        ({"names": ["c"]}, "takes list of str; 'c' is not allowed."),
     ],
 )
 def test_out_of_bounds(options: dict[str, Any], sentence: str) -> None:

@@ -26,6 +26,7 @@ KNOWN = {
     "worker": set(WORKERS),
     "gpus": {size for book in BOOKS for sizes in book["supported"].values() for size in sizes},
     "release": set(TABLES.releases),
+    "triton": {True, False},
 }
 
 

@@ -15,7 +15,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_option
     select_release,
 )
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import leaves, merge
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import RecipeError, resolve
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import USE_CASES, RecipeError, resolve
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables, serving_recipe
 from ansible_collections.trtllm.fleet.tests.unit.recipe_problems import recipe_problems
 
@@ -59,6 +59,10 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
         "document": None,
         "as_written": False,
         "model": "openai/gpt-oss-120b",
+        "base_model": None,
+        "config": {},
+        # TensorRT-LLM 1.2 has no option for the name.
+        "served_model": "gpt-oss-120b",
         "use_case": "low_latency",
         "worker": None,
         "gpu_type": "b200",
@@ -74,19 +78,23 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
         "engine_options": {
             "enable_iter_perf_stats": True,
             "max_batch_size": 64,
-            "max_num_tokens": 16384,
+            "max_num_tokens": 20000,
+            "enable_chunked_prefill": True,
             "kv_cache_config": {"dtype": "fp8", "free_gpu_memory_fraction": 0.85},
             "tensor_parallel_size": 8,
             "moe_expert_parallel_size": 1,
             "trust_remote_code": False,
             "enable_attention_dp": False,
-            "cuda_graph_config": {"enable_padding": True, "max_batch_size": 64},
+            "cuda_graph_config": {
+                "enable_padding": True,
+                "batch_sizes": [1, 2, 4, *range(8, 129, 8), *range(192, 2049, 64)],
+            },
             "moe_config": {"backend": "TRTLLM"},
-            "stream_interval": 20,
+            "stream_interval": 4,
             "num_postprocess_workers": 4,
         },
         "flags": {},
-        "environment": {"TRTLLM_ENABLE_PDL": "1", "TRTLLM_NO_USAGE_STATS": "1"},
+        "environment": {"NCCL_GRAPH_REGISTER": "0", "TRTLLM_ENABLE_PDL": "1", "TRTLLM_NO_USAGE_STATS": "1"},
         "limits": {
             "ipc": "host",
             "shm_size": None,
@@ -103,34 +111,39 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
     }
 
 
-# Values of the sources: TP, EP, attention DP, batch, CUDA graph batch, MoE backend, KV dtype.
+# Values of the sources: TP, EP, attention DP, batch, MoE backend, KV dtype.
 PUBLISHED = [
     # model, GPU type, use case, GPUs of an instance
     # InferenceX (pure TP on each number of GPUs); examples/configs/curated/gpt-oss-120b-latency.yaml for eight.
-    ("openai/gpt-oss-120b", "b200", "low_latency", 1, (1, 1, False, 64, 64, "TRTLLM", "fp8")),
-    ("openai/gpt-oss-120b", "b200", "low_latency", 2, (2, 1, False, 64, 64, "TRTLLM", "fp8")),
-    ("openai/gpt-oss-120b", "gb200", "low_latency", 4, (4, 1, False, 64, 64, "TRTLLM", "fp8")),
-    ("openai/gpt-oss-120b", "b300", "low_latency", 8, (8, 1, False, 64, 64, "TRTLLM", "fp8")),
-    # database B200/1k1k_tp1_conc256.yaml; curated gpt-oss-120b-throughput.yaml for two; the quick start's DEP for more.
-    ("openai/gpt-oss-120b", "gb200", "max_throughput", 1, (1, 1, False, 512, 512, "TRTLLM", "fp8")),
-    ("openai/gpt-oss-120b", "b200", "max_throughput", 2, (2, 2, True, 720, 720, "TRTLLM", "fp8")),
-    ("openai/gpt-oss-120b", "b200", "max_throughput", 4, (4, 4, True, 720, 720, "TRTLLM", "fp8")),
-    ("openai/gpt-oss-120b", "b200", "max_throughput", 8, (8, 8, True, 720, 720, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "b200", "low_latency", 1, (1, 1, False, 64, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "b200", "low_latency", 2, (2, 1, False, 64, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "gb200", "low_latency", 4, (4, 1, False, 64, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "b300", "low_latency", 8, (8, 1, False, 64, "TRTLLM", "fp8")),
+    # NVIDIA's performance tests; curated gpt-oss-120b-throughput.yaml for two B200; the quick start's DEP for more.
+    ("openai/gpt-oss-120b", "gb200", "max_throughput", 1, (1, 1, False, 512, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "gb200", "max_throughput", 2, (2, 2, True, 1024, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "gb200", "max_throughput", 4, (4, 4, True, 640, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "b200", "max_throughput", 2, (2, 2, True, 720, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "b200", "max_throughput", 4, (4, 4, True, 720, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "b200", "max_throughput", 8, (8, 8, True, 720, "TRTLLM", "fp8")),
     # database H200/1k1k_tp{1,2,4,8}_conc64.yaml.
-    ("openai/gpt-oss-120b", "h200", "low_latency", 1, (1, 1, False, 64, 64, "TRITON", "auto")),
-    ("openai/gpt-oss-120b", "h200_nvl", "low_latency", 2, (2, 2, False, 64, 64, "TRITON", "auto")),
-    ("openai/gpt-oss-120b", "h200", "low_latency", 8, (8, 8, False, 64, 64, "TRITON", "auto")),
+    ("openai/gpt-oss-120b", "h200", "low_latency", 1, (1, 1, False, 64, "TRITON", "auto")),
+    ("openai/gpt-oss-120b", "h200_nvl", "low_latency", 2, (2, 2, False, 64, "TRITON", "auto")),
+    ("openai/gpt-oss-120b", "h200", "low_latency", 8, (8, 8, False, 64, "TRITON", "auto")),
     # Blog 9's batch of 640; attention DP as in the database's best file for eight, and in perf-overview for H100.
-    ("openai/gpt-oss-120b", "h200", "max_throughput", 1, (1, 1, False, 640, 640, "TRITON", "auto")),
-    ("openai/gpt-oss-120b", "h200", "max_throughput", 8, (8, 8, True, 640, 640, "TRITON", "auto")),
-    ("openai/gpt-oss-120b", "h100", "max_throughput", 4, (4, 4, True, 640, 640, "TRITON", "auto")),
-    ("openai/gpt-oss-120b", "h100", "max_throughput", 2, (2, 2, False, 640, 640, "TRITON", "auto")),
+    ("openai/gpt-oss-120b", "h200", "max_throughput", 1, (1, 1, False, 640, "TRITON", "auto")),
+    ("openai/gpt-oss-120b", "h200", "max_throughput", 8, (8, 8, True, 640, "TRITON", "auto")),
+    ("openai/gpt-oss-120b", "h100", "max_throughput", 4, (4, 4, True, 640, "TRITON", "auto")),
+    ("openai/gpt-oss-120b", "h100", "max_throughput", 2, (2, 2, False, 640, "TRITON", "auto")),
     # AUTO takes CUTLASS on sm120.
-    ("openai/gpt-oss-120b", "rtx_pro_6000", "low_latency", 1, (1, 1, False, 64, 64, "CUTLASS", "auto")),
-    ("openai/gpt-oss-20b", "rtx_5090", "max_throughput", 1, (1, 1, False, 640, 640, "CUTLASS", "auto")),
+    ("openai/gpt-oss-120b", "rtx_pro_6000", "low_latency", 1, (1, 1, False, 64, "CUTLASS", "auto")),
+    ("openai/gpt-oss-20b", "rtx_5090", "max_throughput", 1, (1, 1, False, 640, "CUTLASS", "auto")),
+    # Dynamo's agentic recipes for vLLM.
+    ("openai/gpt-oss-120b", "b200", "agentic", 1, (1, 1, False, 256, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "h200", "agentic", 1, (1, 1, False, 256, "TRITON", "auto")),
     # perf-overview: one GPU.
-    ("openai/gpt-oss-20b", "b200", "low_latency", 1, (1, 1, False, 64, 64, "TRTLLM", "fp8")),
-    ("openai/gpt-oss-20b", "h200", "max_throughput", 1, (1, 1, False, 640, 640, "TRITON", "auto")),
+    ("openai/gpt-oss-20b", "b200", "low_latency", 1, (1, 1, False, 64, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-20b", "h200", "max_throughput", 1, (1, 1, False, 640, "TRITON", "auto")),
 ]
 
 
@@ -145,7 +158,6 @@ def test_values_are_those_of_the_sources(
         options["moe_expert_parallel_size"],
         options["enable_attention_dp"],
         options["max_batch_size"],
-        options["cuda_graph_config"]["max_batch_size"],
         options["moe_config"]["backend"],
         options["kv_cache_config"]["dtype"],
     )
@@ -163,6 +175,8 @@ LAYOUTS = [
     ("openai/gpt-oss-120b", "h200", "max_throughput", 8, (8, 1)),  # perf-overview, TP1
     ("openai/gpt-oss-120b", "h100", "max_throughput", 8, (2, 4)),  # perf-overview, DEP4
     ("openai/gpt-oss-120b", "rtx_pro_6000", "low_latency", 8, (8, 1)),
+    ("openai/gpt-oss-120b", "h200", "agentic", 8, (8, 1)),  # Dynamo's agentic recipes
+    ("openai/gpt-oss-120b", "h100", "agentic", 8, (4, 2)),
     ("openai/gpt-oss-20b", "h200", "low_latency", 8, (8, 1)),
 ]
 
@@ -258,7 +272,7 @@ def test_the_listed_gpus_are_used() -> None:
 
 
 @pytest.mark.parametrize("model", load_tables().models)
-@pytest.mark.parametrize("use_case", ["low_latency", "max_throughput"])
+@pytest.mark.parametrize("use_case", USE_CASES)
 # The day-0 image has too few options; it is for published configurations.
 @pytest.mark.parametrize("release", [name for name in load_tables().releases if name != "gpt-oss-dev"])
 def test_every_value_has_a_source(model: str, use_case: str, release: str) -> None:
@@ -283,7 +297,12 @@ def test_overrides_are_used_and_named() -> None:
     recipe = serving_recipe({**REQUEST, **overrides})
     assert recipe["engine_options"]["kv_cache_config"] == {"dtype": "auto", "free_gpu_memory_fraction": 0.85}
     assert recipe["engine_options"]["max_seq_len"] is None
-    assert recipe["environment"] == {"TRTLLM_ENABLE_PDL": "0", "TRTLLM_NO_USAGE_STATS": "1", "MINE": "x"}
+    assert recipe["environment"] == {
+        "NCCL_GRAPH_REGISTER": "0",
+        "TRTLLM_ENABLE_PDL": "0",
+        "TRTLLM_NO_USAGE_STATS": "1",
+        "MINE": "x",
+    }
     assert recipe["limits"] == {
         "ipc": "host",
         "shm_size": "10g",
@@ -524,9 +543,132 @@ def test_the_default_image_is_the_newest_with_full_tests_or_the_documents() -> N
 
 
 def test_consequences_are_notes_of_the_recipe_and_warnings_of_an_override() -> None:
-    assert any("max_num_tokens" in note for note in serving_recipe(REQUEST)["notes"])
-    recipe = serving_recipe({**REQUEST, "engine_options": {"max_num_tokens": 8192}})
-    assert any("8192" in warning for warning in recipe["warnings"])
+    assert any("stream_interval" in note for note in serving_recipe(REQUEST)["notes"])
+    recipe = serving_recipe({**REQUEST, "engine_options": {"stream_interval": 50}})
+    assert any("50" in warning for warning in recipe["warnings"])
+
+
+CASES = [
+    (model, use_case, gpu_type)
+    for model, row in load_tables().models.items()
+    for use_case in USE_CASES
+    for gpu_type in row["supported"]
+]
+
+
+def of_case(model: str, use_case: str, gpu_type: str, **changes: Any) -> dict[str, Any]:
+    count = max(load_tables().models[model]["supported"][gpu_type])
+    asked = {"model": model, "use_case": use_case, "gpu_type": gpu_type, "gpu_count": count}
+    return serving_recipe({**REQUEST, **asked, **changes})
+
+
+@pytest.mark.parametrize(("model", "use_case", "gpu_type"), CASES)
+def test_no_recipe_rejects_a_prompt_that_fits_the_context(model: str, use_case: str, gpu_type: str) -> None:
+    recipe = of_case(model, use_case, gpu_type)
+    assert recipe["engine_options"]["enable_chunked_prefill"] is True
+    assert not any("are rejected" in note for note in recipe["notes"])
+
+
+@pytest.mark.parametrize(("use_case", "stored"), [("low_latency", False), ("max_throughput", False), ("agentic", True)])
+def test_the_plan_says_whether_responses_are_stored(use_case: str, stored: bool) -> None:
+    notes = serving_recipe({**REQUEST, "use_case": use_case})["notes"]
+    assert any("responses are not stored" in note for note in notes) is not stored
+
+
+@pytest.mark.parametrize(
+    ("tag", "served", "flags"),
+    [
+        ("1.2.1", "gpt-oss-120b", {}),
+        ("1.3.0rc14", "openai/gpt-oss-120b", {"served_model_name": "openai/gpt-oss-120b"}),
+        ("1.4.0rc1", "openai/gpt-oss-120b", {"served_model_name": "openai/gpt-oss-120b"}),
+    ],
+)
+def test_the_model_has_its_name_on_the_hub_where_the_release_can(tag: str, served: str, flags: dict[str, str]) -> None:
+    recipe = serving_recipe({**REQUEST, "image": f"r/i:{tag}"})
+    assert (recipe["served_model"], recipe["flags"]) == (served, flags)
+
+
+@pytest.mark.parametrize(
+    ("model", "base", "of"),
+    [
+        ("openai/gpt-oss-safeguard-120b", None, "openai/gpt-oss-120b"),
+        ("openai/gpt-oss-safeguard-20b", None, "openai/gpt-oss-20b"),
+        ("acme/support-20b", "openai/gpt-oss-20b", "openai/gpt-oss-20b"),
+    ],
+)
+def test_a_fine_tune_has_the_recipe_of_its_base_model(model: str, base: str | None, of: str) -> None:
+    request = {**REQUEST, "gpu_count": 1, "image": "r/i:1.3.0rc14"}
+    recipe = serving_recipe({**request, "model": model, "base_model": base})
+    original = serving_recipe({**request, "model": of})
+    assert (recipe["model"], recipe["base_model"], recipe["served_model"]) == (model, of, model)
+    assert recipe["config"]["model_type"] == "gpt_oss"
+    assert recipe["name"].startswith(model.rpartition("/")[2])
+    assert (original["base_model"], original["config"]) == (None, {})
+    for same in ("engine_options", "environment", "limits", "instances", "memory", "notes"):
+        assert recipe[same] == original[same]
+
+
+@pytest.mark.parametrize("model", load_tables().models)
+def test_values_of_the_config_are_the_facts(model: str) -> None:
+    row = load_tables().models[model]
+    facts, config = row["facts"], row["config"]
+    assert [
+        facts[fact] for fact in ("layers", "experts", "experts_per_token", "expert_intermediate_size", "context")
+    ] == [
+        config[key]
+        for key in (
+            "num_hidden_layers",
+            "num_local_experts",
+            "num_experts_per_tok",
+            "intermediate_size",
+            "max_position_embeddings",
+        )
+    ]
+    for key in ("hidden_size", "head_dim", "sliding_window"):
+        assert facts[key] == config[key]
+
+
+@pytest.mark.parametrize(
+    ("changes", "variable", "words"),
+    [
+        (
+            {"model": "acme/tune"},
+            "serving_recipe_model",
+            "For a fine-tune of one of them, set serving_recipe_base_model.",
+        ),
+        (
+            {"model": "acme/tune", "base_model": "openai/gpt-oss"},
+            "serving_recipe_base_model",
+            "'openai/gpt-oss' has no",
+        ),
+        ({"base_model": "openai/gpt-oss-20b"}, "serving_recipe_base_model", "has a recipe of its own"),
+        ({"model": "tune", "base_model": "openai/gpt-oss-20b"}, "serving_recipe_model", "OWNER/NAME"),
+        ({"model": "acme/tune", "base_model": ["x"]}, "serving_recipe_base_model", "takes a name"),
+    ],
+)
+def test_problems_of_fine_tunes(changes: dict[str, Any], variable: str, words: str) -> None:
+    (problem,) = problems(**changes)
+    assert problem.startswith(f"{variable}: ")
+    assert words in problem
+
+
+@pytest.mark.parametrize(("tag", "noted"), [("1.2.1", False), ("1.3.0rc14", True), ("1.4.0rc1", True)])
+def test_triton_is_deprecated(tag: str, noted: bool) -> None:
+    recipe = serving_recipe({**REQUEST, "gpu_type": "h200", "image": f"r/i:{tag}"})
+    assert recipe["engine_options"]["moe_config"]["backend"] == "TRITON"
+    assert any("'moe_config.backend' is TRITON, which is deprecated" in note for note in recipe["notes"]) is noted
+
+
+@pytest.mark.parametrize("model", load_tables().models)
+@pytest.mark.parametrize("gpu_type", ["h200", "h200_nvl", "h100", "h100_pcie", "h100_nvl"])
+def test_a_release_without_triton_gets_cutlass(model: str, gpu_type: str) -> None:
+    tables = load_tables()
+    row = copy.deepcopy(tables.releases["1.4"])
+    row["engine_options"]["moe_config"]["options"]["backend"]["choices"].remove("TRITON")
+    asked = {"model": model, "gpu_type": gpu_type, "gpu_count": 1, "image": "r/i:1.4.0rc1"}
+    recipe = resolve({**REQUEST, **asked}, replace(tables, releases={**tables.releases, "1.4": row}))
+    assert recipe["engine_options"]["moe_config"]["backend"] == "CUTLASS"
+    assert not any("deprecated" in note for note in recipe["notes"])
 
 
 ROWS = {"1.2": {"tags": ["1.2.0", "1.2.1"]}, "1.10": {"tags": ["1.10.0rc1"]}}

@@ -1,0 +1,254 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Compare the layout of each default recipe with the best one that NVIDIA's AIConfigurator predicts.
+
+A cell is a model, a GPU type, the number of GPUs of a host, a use case and the tokens of a request. All layouts of a
+cell are predicted under the objective of the use case (tools/data/recipe_check.yml), each at its best batch size. A
+cell fails if the default recipe has less than the least share of the best layout, and the data has no explanation.
+
+Writes docs/reference/recipes/predictions.md. The last line is one JSON object. The exit status is 1 if a cell fails.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import applies
+from tools.markdown import table
+from tools.predict.predictions import SYSTEMS, VERSION, Answer, Layout, Question, Shape, ask
+from tools.recipe_pages import TABLES, recipe_for, short, words
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA: dict[str, Any] = yaml.safe_load((ROOT / "tools/data/recipe_check.yml").read_text())
+PAGE = ROOT / "docs/reference/recipes/predictions.md"
+COUNTS = (1, 2, 4, 8)
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 640, 720, 1024)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is compared, and the default recipe's layout and batch size."""
+
+    model: str
+    gpu_type: str
+    count: int
+    use_case: str
+    shape: Shape
+    layout: Layout
+    max_batch_size: int
+
+    def candidates(self) -> list[Layout]:
+        """Return all layouts of instances on these GPUs; a model on one GPU has no split."""
+        sizes = [size for size in TABLES.models[self.model]["supported"][self.gpu_type] if self.count % size == 0]
+        split = [Layout(size, dp, size) for size in sizes for dp in ([False, True] if size > 1 else [False])]
+        return list(dict.fromkeys([self.layout, *split]))
+
+    def batches(self, layout: Layout) -> list[int]:
+        """Return the batch sizes to try, for the default recipe up to its own."""
+        if requests := DATA["objectives"][self.use_case].get("requests"):
+            return [requests]
+        limit = self.max_batch_size if layout == self.layout else max(BATCHES)
+        return [batch for batch in BATCHES if batch <= limit]
+
+    def questions(self) -> Iterator[Question]:
+        for layout in self.candidates():
+            for batch in self.batches(layout):
+                yield Question(self.model, self.gpu_type, self.shape, layout, batch)
+
+
+def cells() -> Iterator[Cell]:
+    """Yield the cells of all models and GPU types that AIConfigurator knows."""
+    for model, row in TABLES.models.items():
+        for gpu_type in (name for name in row["supported"] if name in SYSTEMS):
+            for count in (count for count in COUNTS if count <= host_size(gpu_type)):
+                for use_case, objective in DATA["objectives"].items():
+                    recipe = recipe_for(gpu_type, use_case, model=model, gpu_count=count)
+                    options = recipe["engine_options"]
+                    layout = Layout(
+                        recipe["gpus_per_instance"],
+                        bool(options.get("enable_attention_dp")) and recipe["gpus_per_instance"] > 1,
+                        options.get("moe_expert_parallel_size") or 1,
+                    )
+                    for prompt, answer in DATA["shapes"]:
+                        cached = int(prompt * DATA["agentic"]) if use_case == "agentic" else 0
+                        shape = Shape(prompt, answer, cached)
+                        yield Cell(model, gpu_type, count, use_case, shape, layout, options["max_batch_size"])
+                    assert objective["most"]
+
+
+def host_size(gpu_type: str) -> int:
+    """Return the number of GPUs of a full host."""
+    return max(max(model["supported"].get(gpu_type, [1])) for model in TABLES.models.values())
+
+
+def best(cell: Cell, layout: Layout, answers: Mapping[Question, Answer]) -> tuple[float, int] | None:
+    """Return the value of a layout under the cell's objective and its batch size; None without a prediction."""
+    objective = DATA["objectives"][cell.use_case]
+    found = []
+    for batch in cell.batches(layout):
+        answer = answers[Question(cell.model, cell.gpu_type, cell.shape, layout, batch)]
+        enough = answer.get("tokens_per_second_per_user", 0) >= objective.get("least_per_user", 0)
+        if "problem" not in answer and enough:
+            found.append((float(answer[objective["most"]]), batch))
+    return max(found, default=None)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A cell with the values of its layouts, best first."""
+
+    cell: Cell
+    values: Sequence[tuple[Layout, float, int]]
+    unknown: Sequence[Layout]
+
+    @property
+    def share(self) -> float | None:
+        """The default's value in shares of the best; None where one of them is not predicted."""
+        own = [value for layout, value, _batch in self.values if layout == self.cell.layout]
+        return own[0] / self.values[0][1] if own else None
+
+    @property
+    def explanation(self) -> str | None:
+        """The reason in the data for which the default has another layout."""
+        cell = self.cell
+        facts = {
+            "model": cell.model,
+            "gpu_type": cell.gpu_type,
+            "gpus": cell.count,
+            "use_case": cell.use_case,
+            "shape": f"{cell.shape.prompt}/{cell.shape.answer}",
+            "predicted": self.share is not None,
+        }
+        return next((str(row["because"]) for row in DATA["explained"] if applies(row, facts)), None)
+
+    @property
+    def verdict(self) -> str:
+        if not self.values:
+            return "no prediction"
+        if self.share is not None and self.share >= DATA["least"]:
+            return "passed"
+        return "explained" if self.explanation else "failed"
+
+
+def judge(cell: Cell, answers: Mapping[Question, Answer]) -> Result:
+    found, unknown = [], []
+    for layout in cell.candidates():
+        value = best(cell, layout, answers)
+        if value:
+            found.append((layout, *value))
+        else:
+            unknown.append(layout)
+    return Result(cell, sorted(found, key=lambda one: -one[1]), unknown)
+
+
+# The page
+
+
+def page(results: Sequence[Result], answers: Mapping[Question, Answer]) -> str:
+    text = [
+        "# Default recipes beside NVIDIA's AIConfigurator\n",
+        "<!-- Written by `make check-recipes`. -->\n",
+        f"AIConfigurator {VERSION} predicts what a layout serves from kernels that NVIDIA measured on each GPU. Each "
+        "row ithe layout of a default recipe beside the best one on a host with these GPUs, under the objective of the "
+        f"use case. A default must have {DATA['least']:.0%} of the best, or a reason.\n",
+    ]
+    for use_case, objective in DATA["objectives"].items():
+        text += [f"## {words(use_case).capitalize()}\n", goal(objective)]
+        rows = [row(result) for result in results if result.cell.use_case == use_case]
+        header = ["Model", "GPUs", "Prompt/answer", "Default", "Value", "Best", "Value", "Share", "Result"]
+        text.append(table(header, rows))
+    return "\n".join([*text, *published(answers)])
+
+
+def goal(objective: Mapping[str, Any]) -> str:
+    what = {"tokens_per_second_per_user": "tokens/s of a user", "tokens_per_second_per_gpu": "tokens/s of a GPU"}
+    if "requests" in objective:
+        return f"The most {what[objective['most']]}, with one request at a time.\n"
+    return f"The most {what[objective['most']]}, with at least {objective['least_per_user']} tokens/s for each user.\n"
+
+
+def row(result: Result) -> list[str]:
+    cell = result.cell
+    own = next((one for one in result.values if one[0] == cell.layout), None)
+    first = result.values[0] if result.values else None
+    share = f"{result.share:.0%}" if result.share is not None else ""
+    return [
+        short(cell.model),
+        f"{cell.count} x {cell.gpu_type}",
+        str(cell.shape),
+        str(cell.layout),
+        f"{own[1]:,.0f}" if own else "",
+        str(first[0]) if first else "",
+        f"{first[1]:,.0f}" if first else "",
+        share,
+        result.explanation or "" if result.verdict == "explained" else result.verdict,
+    ]
+
+
+def published(answers: Mapping[Question, Answer]) -> Iterator[str]:
+    """Yield NVIDIA's published figures and the errors of the predictions."""
+    yield "## Predictions and NVIDIA's published figures\n"
+    yield f"Output tokens/s of a GPU. {DATA['published']['source']}.\n"
+    rows = []
+    for question, tokens in published_questions():
+        found = [
+            answer["tokens_per_second_per_gpu"]
+            for each, answer in answers.items()
+            if (each.model, each.gpu_type, each.shape, each.layout)
+            == (question.model, question.gpu_type, question.shape, question.layout)
+            and "problem" not in answer
+        ]
+        predicted = max(found, default=None)
+        rows.append(
+            [
+                short(question.model),
+                question.gpu_type,
+                str(question.layout),
+                str(question.shape),
+                f"{tokens:,}",
+                f"{predicted:,.0f}" if predicted else "none",
+                f"{predicted / tokens - 1:+.0%}" if predicted else "",
+            ]
+        )
+    yield table(["Model", "GPU", "Layout", "Prompt/answer", "Published", "Predicted", "Error"], rows)
+
+
+def published_questions() -> Iterator[tuple[Question, int]]:
+    """Yield NVIDIA's published figures, each with a question about the same layout."""
+    for one in DATA["published"]["rows"]:
+        layout = Layout(one["gpus"], one["attention_dp"], one["gpus"])
+        for shape, tokens in one["tokens"].items():
+            prompt, answer = map(int, shape.split("/"))
+            yield Question(one["model"], one["gpu_type"], Shape(prompt, answer), layout, 1), tokens
+
+
+def main() -> None:
+    every = list(cells())
+    of_published = [
+        Question(one.model, one.gpu_type, one.shape, one.layout, batch)
+        for one, _tokens in published_questions()
+        for batch in BATCHES
+    ]
+    questions = [question for cell in every for question in cell.questions()]
+    answers = ask([*questions, *of_published])
+    results = [judge(cell, answers) for cell in every]
+    PAGE.write_text(page(results, answers))
+    counts: dict[str, int] = {}
+    for result in results:
+        counts[result.verdict] = counts.get(result.verdict, 0) + 1
+        if result.verdict == "failed":
+            print(" | ".join(row(result)))
+    print(json.dumps({"questions": len(answers), "cells": len(results), **counts}))
+    sys.exit(1 if counts.get("failed") else 0)
+
+
+if __name__ == "__main__":
+    main()
