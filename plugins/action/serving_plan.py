@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import failure, fleet_plan, render
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import failure, fleet_plan, render, stale
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.revisions import readable, revision_hosts
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 
 
 class ActionModule(ActionBase):
@@ -26,4 +28,6 @@ class ActionModule(ActionBase):
         if options["select_revision_hosts"]:
             return {**result, "revision_hosts": revision_hosts(readable(hosts, hostvars))}
         plan = fleet_plan(hosts, hostvars)
-        return {**result, "text": render(plan), "data": plan, "failure": failure(plan)}
+        old = stale(load_tables().releases, date.today())
+        warnings = {"warnings": [old]} if old else {}
+        return {**result, **warnings, "text": render(plan), "data": plan, "failure": failure(plan)}

@@ -10,6 +10,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from ansible.errors import AnsibleError
@@ -53,6 +54,8 @@ WIDTH = 110
 LABEL = 11
 LISTED = 12
 VALUE_WIDTH = 24
+# Days. TensorRT-LLM has a release or a candidate every few weeks.
+MAX_AGE = 120
 
 
 @dataclass(frozen=True)
@@ -300,6 +303,18 @@ def render(plan: Mapping[str, Any]) -> str:
         for problem in group["problems"]:
             lines += _wrap(problem, first="  - ", rest="    ")
     return "\n".join(lines)
+
+
+def stale(releases: Mapping[str, Tree], today: date) -> str:
+    """Return a sentence if the newest release of the release table is old; empty otherwise."""
+    newest = max(releases.values(), key=lambda row: str(row["date"]))
+    age = (today - date.fromisoformat(newest["date"])).days
+    if age <= MAX_AGE:
+        return ""
+    return (
+        f"The newest TensorRT-LLM of the release table, {newest['default_tag']}, is {age} days old. A newer image is "
+        "checked against its options. Update the collection, or add the release (CONTRIBUTING.md)."
+    )
 
 
 def failure(plan: Mapping[str, Any]) -> str:

@@ -296,11 +296,50 @@ def size_of_blocks(it: Configuration) -> Iterator[Finding]:
         )
 
 
+def cache_in_host_memory(it: Configuration) -> Iterator[Finding]:
+    """host_cache_size of KvCacheConfig is for each rank, and pinned (TensorRT-LLM docs/source/features/kvcache.md)."""
+    gib = (it.integer("kv_cache_config", "host_cache_size") or 0) / 2**30
+    if gib:
+        yield _note(
+            "kv_cache_config.host_cache_size",
+            f"'kv_cache_config.host_cache_size' takes {gib * it.gpus:.0f} GiB of the host's memory for each instance "
+            f"({it.gpus} x {gib:.0f} GiB). The preflight does not check that it is free.",
+        )
+
+
+def adapters(it: Configuration) -> Iterator[Finding]:
+    """LoraConfig of tensorrt_llm/lora_helper.py: paths in the container, which has the model's directory only."""
+    folders = it.get("lora_config", "lora_dir")
+    if isinstance(folders, list) and folders:
+        yield _error(
+            "lora_config.lora_dir",
+            f"'lora_config.lora_dir' is {folders}; the container has no directory but the model's. Remove it, and "
+            "serve the adapter merged into the model (serving_recipe_base_model).",
+        )
+    if it.get("enable_lora") is True and it.get("lora_config") is None:
+        yield _note(
+            "enable_lora",
+            "'enable_lora' is true without 'lora_config': a request needs an adapter in the container, which has none.",
+        )
+
+
 def draft_model(it: Configuration) -> Iterator[Finding]:
-    """Eagle3DecodingConfig of tensorrt_llm/llmapi/llm_args.py; 'Eagle' means 'Eagle3'."""
+    """Eagle3DecodingConfig of tensorrt_llm/llmapi/llm_args.py; 'Eagle' means 'Eagle3'.
+
+    The container has the model's directory below /models, and looks nothing up on the hub (HF_HUB_OFFLINE).
+    """
+    names = ("speculative_model", "speculative_model_dir")
+    given = {name: it.get("speculative_config", name) for name in names if it.get("speculative_config", name)}
+    for name, draft in given.items():
+        if not str(draft).startswith("/"):
+            yield _error(
+                f"speculative_config.{name}",
+                f"'speculative_config.{name}' is {draft!r}, a name on the hub; the container has the model's directory "
+                "only and no access to the hub, so the server would not start. Remove 'speculative_config'.",
+            )
     if it.get("speculative_config", "decoding_type") not in ("Eagle", "Eagle3"):
         return
-    if not (it.get("speculative_config", "speculative_model") or it.get("speculative_config", "speculative_model_dir")):
+    if not given:
         yield _error(
             "speculative_config.decoding_type",
             "'speculative_config.decoding_type' Eagle3 needs a draft model, 'speculative_config.speculative_model'.",
@@ -386,6 +425,8 @@ RULES: tuple[Rule, ...] = (
     overlap_of_prefill,
     memory_fraction,
     size_of_blocks,
+    cache_in_host_memory,
+    adapters,
     draft_model,
     stored_responses,
     streamed_chunks,

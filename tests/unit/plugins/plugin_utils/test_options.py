@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
+from datetime import date
 from typing import Any
 
 import pytest
@@ -139,6 +140,7 @@ def test_rows_are_complete(name: str) -> None:
     assert all(tag == name or tag.startswith(f"{name}.") for tag in row["tags"])
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", tag) for tag in row.get("runtime_tags", []))
     assert re.fullmatch(r"\d+\.\d", row["cuda"])
+    assert date.fromisoformat(row["date"]) >= date.fromisoformat(RELEASES["gpt-oss-dev"]["date"])
     assert re.fullmatch(r"\d{3}", row["driver_floor"])
     assert row["architectures"]
     assert set(row["architectures"]) <= {"sm90", "sm100", "sm103", "sm120"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import textwrap
+from datetime import date
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import (
     make_plan,
     render,
     shorten,
+    stale,
 )
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.revisions import readable, revision_hosts
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import RecipeError
@@ -533,3 +535,15 @@ def test_unreadable_variables_do_not_affect_other_hosts() -> None:
 def test_a_moved_revision_is_a_change(weights: str, commit: str | None, changes: list[Any]) -> None:
     running = release({**recipe(), "weights": weights})
     assert compare(running, recipe(), commit)[1] == changes
+
+
+@pytest.mark.parametrize(("today", "said"), [("2026-11-26", ""), ("2027-02-18", ""), ("2027-02-19", "121 days old")])
+def test_an_old_release_table_is_a_warning(today: str, said: str) -> None:
+    rows = {
+        "1.3": {"date": "2026-05-06", "default_tag": "1.3.0rc14"},
+        "1.4": {"date": "2026-10-21", "default_tag": "1.4.0rc1"},
+    }
+    sentence = stale(rows, date.fromisoformat(today))
+    assert said in sentence
+    assert bool(sentence) is bool(said)
+    assert "1.3.0rc14" not in sentence

@@ -122,9 +122,25 @@ def test_quiet() -> None:
             "'speculative_config.decoding_type' Eagle3 needs a draft model, 'speculative_config.speculative_model'.",
         ),
         (
-            {"speculative_config": {"decoding_type": "Eagle3", "speculative_model": "nvidia/gpt-oss-120b-Eagle3"}},
+            {"speculative_config": {"decoding_type": "Eagle3", "speculative_model": "/models/draft"}},
             "speculative_config.decoding_type",
             "'speculative_config.decoding_type' Eagle3 needs a 'speculative_config.max_draft_len' of at least 1.",
+        ),
+        *(
+            (
+                {"speculative_config": {"decoding_type": kind, name: "nvidia/gpt-oss-120b-Eagle3", "max_draft_len": 3}},
+                f"speculative_config.{name}",
+                f"'speculative_config.{name}' is 'nvidia/gpt-oss-120b-Eagle3', a name on the hub; the container has "
+                "the model's directory only and no access to the hub, so the server would not start. "
+                "Remove 'speculative_config'.",
+            )
+            for kind, name in (("Eagle", "speculative_model"), ("Draft_Target", "speculative_model_dir"))
+        ),
+        (
+            {"lora_config": {"lora_dir": ["/adapters/a"]}},
+            "lora_config.lora_dir",
+            "'lora_config.lora_dir' is ['/adapters/a']; the container has no directory but the model's. Remove it, and "
+            "serve the adapter merged into the model (serving_recipe_base_model).",
         ),
     ],
 )
@@ -156,6 +172,17 @@ def test_uneven_split() -> None:
             "max_num_tokens",
             "Prompts of more than 'max_num_tokens', 16384, tokens are rejected, but a sequence may have 131072: "
             "'enable_chunked_prefill' is off.",
+        ),
+        (
+            {"kv_cache_config": {"host_cache_size": 100 * 2**30}},
+            "kv_cache_config.host_cache_size",
+            "'kv_cache_config.host_cache_size' takes 400 GiB of the host's memory for each instance (4 x 100 GiB). "
+            "The preflight does not check that it is free.",
+        ),
+        (
+            {"enable_lora": True},
+            "enable_lora",
+            "'enable_lora' is true without 'lora_config': a request needs an adapter in the container, which has none.",
         ),
         (
             {"max_num_tokens": None, "max_seq_len": 98304},
