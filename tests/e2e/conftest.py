@@ -142,8 +142,8 @@ class Hub:
         """Return the bytes sent of each file since the log was emptied, by file name."""
         sent: dict[str, int] = {}
         for request in json.loads(self.call("GET", "requests")):
-            if request["method"] == "GET" and "/resolve/" in request["path"]:
-                name = request["path"].rsplit("/", 1)[-1]
+            if request["method"] == "GET" and "/resolve" in request["path"]:
+                name = request["path"].partition("?")[0].rsplit("/", 1)[-1]
                 sent[name] = sent.get(name, 0) + request["bytes"]
         return sent
 

@@ -81,7 +81,7 @@ class LabHub:
         return sum(
             e["bytes"]
             for e in entries
-            if e["method"] == "GET" and "/resolve/" in e["path"] and e["path"].endswith(path)
+            if e["method"] == "GET" and "/resolve" in e["path"] and e["path"].partition("?")[0].endswith(path)
         )
 
 

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA: dict[str, Any] = yaml.safe_load((ROOT / "tools/data/recipe_check.yml").read_text())
 PAGE = ROOT / "docs/reference/recipes/predictions.md"
 COUNTS = (1, 2, 4, 8)
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 640, 720, 1024)
+BATCHES = (1, 8, 32, 64, 128, 256, 384, 512, 640, 720, 1024)
 
 
 @dataclass(frozen=True)
