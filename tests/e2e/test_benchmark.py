@@ -259,10 +259,7 @@ def test_comparison_finds_a_slowdown_of_a_third_and_no_difference_in_a_repeat(be
 
 
 SPACE = {
-    "batch size": [
-        {"engine_options": {"max_batch_size": size, "cuda_graph_config": {"max_batch_size": size}}}
-        for size in (32, 128)
-    ],
+    "batch size": [{"engine_options": {"max_batch_size": size}} for size in (32, 128)],
     "GPUs per instance": [{"gpus_per_instance": 4}],
     "nonsense": [{"engine_options": {"max_num_tokens": 1}}],
 }
@@ -303,7 +300,7 @@ def test_search_finds_the_planted_optimum(tuned: Benchmark) -> None:
     assert run.status == 0, run.output
     found, override = outcome(tuned)
     assert override == {
-        "serving_recipe_engine_options": {"max_batch_size": 128, "cuda_graph_config": {"max_batch_size": 128}},
+        "serving_recipe_engine_options": {"max_batch_size": 128},
         "serving_recipe_gpus_per_instance": 4,
     }
     trials = found["trials"]
