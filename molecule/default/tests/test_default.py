@@ -113,6 +113,14 @@ def test_model_and_completion(ask):
     assert answer["usage"]["completion_tokens"] == 16
 
 
+def test_a_prompt_longer_than_a_step_of_the_engine_is_answered(ask):
+    """Without chunked prefill the limit is max_num_tokens, 20,000."""
+    question = {"model": "openai/gpt-oss-120b", "prompt": "ba" * 60000, "max_tokens": 4}
+    answer = ask(f"{API}/v1/completions", question)
+    assert answer["usage"]["prompt_tokens"] >= 60000
+    assert answer["usage"]["completion_tokens"] == 4
+
+
 def test_secrets_are_readable_by_root_only_and_only_while_needed(host):
     login = host.file("/etc/trtllm-fleet/docker/config.json")
     assert (login.user, login.mode) == ("root", 0o600)
