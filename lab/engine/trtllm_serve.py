@@ -50,6 +50,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.memory import
     DEFAULT_FRACTION,
     DEFAULT_TOKENS_PER_BLOCK,
     estimate,
+    graph_batch_sizes,
 )
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.parallelism import parallelism
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.rules import (
@@ -164,6 +165,20 @@ def check_parallelism(args: Mapping[str, Any], gpus: int) -> None:
             "tp_size must equal to moe_tp_size * moe_ep_size * moe_cluster_size, "
             f"but got {tensor} != {tensor // experts} * {experts} * 1"
         )
+
+
+def check_graphs(args: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+    """Raise upstream's error if sizes of CUDA graphs and the largest one are set, and do not agree.
+
+    Up to 1.2 the sizes have to be those that the largest one makes.
+    """
+    config = args.get("cuda_graph_config")
+    if not isinstance(config, Mapping) or not config.get("batch_sizes") or not config.get("max_batch_size"):
+        return
+    given = sorted(config["batch_sizes"])
+    made = graph_batch_sizes({"cuda_graph_config": {**config, "batch_sizes": None}}, row)
+    if given[-1] != config["max_batch_size"] or (given != made and not row.get("dense_cuda_graphs")):
+        raise ValueError("Please don't set both cuda_graph_config.batch_sizes and cuda_graph_config.max_batch_size.")
 
 
 def vocabulary_is_good(config: Mapping[str, Any]) -> bool:
@@ -387,6 +402,7 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
     time.sleep(seconds / 5)  # upstream's imports take far longer
     options.model(row["engine_options"])(**file)
     check_parallelism(args, gpus)
+    check_graphs(args, row)
     checkpoint = find_model(model)
     config = model_config(checkpoint)
     name = args.get("served_model_name") or (checkpoint.name if checkpoint == Path(model) else model)

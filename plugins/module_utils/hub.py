@@ -106,11 +106,11 @@ class Hub:
         raise HubError(f"{self.url} {trouble}. {_remedy(answer, bool(self.token))}")
 
     def _ask_once(self, path: str, method: str) -> Answer:
-        """Query a path of the hub, or a whole URL without the token."""
+        """Query a path of the hub, or a whole URL; another host does not get the token."""
         headers = {"Accept": "application/json", "User-Agent": "trtllm.fleet"}
-        if self.token and path.startswith("/"):
-            headers["Authorization"] = f"Bearer {self.token}"
         url = self.url + path if path.startswith("/") else path
+        if self.token and urlsplit(url)[:2] == urlsplit(self.url)[:2]:
+            headers["Authorization"] = f"Bearer {self.token}"
         request = urllib.request.Request(url, method=method, headers=headers)
         try:
             response = self.opener.open(request, timeout=max(0.1, min(self.timeout, self.ends - self.clock())))
@@ -248,13 +248,20 @@ def fetch_manifest(hub: Hub, repository: str, revision: str, exclude: Sequence[s
 
 def fetch_config(hub: Hub, manifest: Manifest) -> dict[str, Any]:
     """Return ``config.json`` of a model. Raises HubError if the hub has none that can be read."""
-    path = f"/{manifest.repository}/resolve/{manifest.commit}/config.json"
-    answer = hub.ask(path)
+    url = f"{hub.url}/{manifest.repository}/resolve/{manifest.commit}/config.json"
+    answer = hub.ask(url)
     for _redirect in range(REDIRECTS):
         if not 300 <= answer.status < 400:
             break
-        target = answer.headers.get("location", "")
-        answer = hub.ask(target if target.startswith(("/", "https://", "http://")) else path)
+        url = urljoin(url, answer.headers.get("location", ""))
+        if urlsplit(url).scheme not in ("http", "https"):
+            break
+        answer = hub.ask(url)
+    if answer.status == 404:
+        raise HubError(
+            f"{manifest.repository} has no config.json, so it is no whole model; it may be an adapter. "
+            "Correct serving_recipe_model."
+        )
     if answer.status != 200:
         raise HubError(refusal(answer, hub.url, bool(hub.token), manifest.repository, manifest.commit))
     try:

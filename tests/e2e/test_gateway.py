@@ -379,7 +379,7 @@ def test_the_model_has_its_name_on_the_hub(address: str) -> None:
     assert abs(model.pop("created") - time.time()) < 60
     assert model == {"id": MODEL, "object": "model", "owned_by": "tensorrt_llm"}
     # Clients of OpenAI send the slash in one way or the other.
-    for name in (MODEL, MODEL.replace("/", "%2F")):
+    for name in (MODEL, MODEL.replace("/", "%2F"), MODEL.rpartition("/")[2]):
         answer = json.loads(ask(address, "GET", f"/v1/models/{name}").body)
         assert (answer["id"], answer["object"]) == (MODEL, "model")
     head = ask(address, "HEAD", "/v1/models")
@@ -387,7 +387,7 @@ def test_the_model_has_its_name_on_the_hub(address: str) -> None:
 
 
 def test_unknown_model_is_not_found(address: str) -> None:
-    for name in ("gpt-4o", "openai/gpt-oss", "gpt-oss-120b"):
+    for name in ("gpt-4o", "openai/gpt-oss", "120b"):
         answer = ask(address, "GET", f"/v1/models/{name}")
         assert (answer.status, answer.error["type"]) == (404, "invalid_request_error")
 

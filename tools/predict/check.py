@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Compare the layout of each default recipe with the best one that NVIDIA's AIConfigurator predicts.
 
-A cell is a model, a GPU type, the number of GPUs of a host, a use case and the tokens of a request. All layouts of a
-cell are predicted under the objective of the use case (tools/data/recipe_check.yml), each at its best batch size. A
-cell fails if the default recipe has less than the least share of the best layout, and the data has no explanation.
+A cell is a model, a GPU type, the number of GPUs of a host, a use case and the tokens of a request. Layouts with whole
+experts on a GPU, with and without attention DP, are predicted under the objective of the use case
+(tools/data/recipe_check.yml), each at its best batch size. A cell fails if the default recipe has less than the least
+share of the best layout, and the data has no explanation.
 
 Writes docs/reference/recipes/predictions.md. The last line is one JSON object. The exit status is 1 if a cell fails.
 """
@@ -46,7 +47,10 @@ class Cell:
     max_batch_size: int
 
     def candidates(self) -> list[Layout]:
-        """Return all layouts of instances on these GPUs; a model on one GPU has no split."""
+        """Return layouts of instances on these GPUs, the default first.
+
+        AIConfigurator has no data of gpt-oss for experts that are split over GPUs.
+        """
         sizes = [size for size in TABLES.models[self.model]["supported"][self.gpu_type] if self.count % size == 0]
         split = [Layout(size, dp, size) for size in sizes for dp in ([False, True] if size > 1 else [False])]
         return list(dict.fromkeys([self.layout, *split]))
@@ -157,7 +161,7 @@ def page(results: Sequence[Result], answers: Mapping[Question, Answer]) -> str:
         "# Default recipes beside NVIDIA's AIConfigurator\n",
         "<!-- Written by `make check-recipes`. -->\n",
         f"AIConfigurator {VERSION} predicts what a layout serves from kernels that NVIDIA measured on each GPU. Each "
-        "row ithe layout of a default recipe beside the best one on a host with these GPUs, under the objective of the "
+        "row is the layout of a default recipe beside the best one on a host with these GPUs, by the objective of the "
         f"use case. A default must have {DATA['least']:.0%} of the best, or a reason.\n",
     ]
     for use_case, objective in DATA["objectives"].items():

@@ -11,8 +11,9 @@ from typing import Callable
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.addresses import bracketed
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import RegisteredHosts, Server, served_model
 
-# Placeholders in the head: the model that the hosts serve, and the fingerprint.
+# Placeholders in the head: the model that the hosts serve, the last part of its name, and the fingerprint.
 MODEL = "@model@"
+LAST_PART = "@model_last_part@"
 FINGERPRINT = "@fingerprint@"
 FINGERPRINT_LENGTH = 12  # hexadecimal digits of SHA-256
 WEIGHT = 100  # of at most 256. All instances have the same; leastconn balances
@@ -34,7 +35,8 @@ def in_service(hosts: RegisteredHosts) -> set[str]:
 
 def render(head: str, hosts: RegisteredHosts) -> tuple[str, str]:
     """Return the configuration and its fingerprint, which ignores drains because they need no reload."""
-    body = head.replace(MODEL, served_model(hosts))
+    model = served_model(hosts)
+    body = head.replace(MODEL, model).replace(LAST_PART, model.rpartition("/")[2])
 
     def servers(weight: Callable[[Server], int]) -> str:
         return "".join(

@@ -249,7 +249,8 @@ def _allowed(spec: Mapping[str, Any]) -> str:
     """Return the allowed values in words: ``int from 1 to 8``, ``one of A, B``, ``list of int from 1, or null``."""
     words = f"one of {', '.join(spec['choices'])}" if "choices" in spec else str(spec["type"])
     for key, word in (
-        ("elements", "of"),
+        ("element_choices", "of"),
+        *([] if "element_choices" in spec else [("elements", "of")]),
         ("element_min", "from"),
         ("min", "from"),
         ("above", "above"),
@@ -257,5 +258,6 @@ def _allowed(spec: Mapping[str, Any]) -> str:
         ("below", "below"),
     ):
         if key in spec:
-            words += f" {word} {spec[key]}"
+            value = spec[key]
+            words += f" {word} {', '.join(map(str, value)) if isinstance(value, list) else value}"
     return f"{words}, or null" if spec.get("nullable") else words

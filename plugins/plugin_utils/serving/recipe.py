@@ -118,7 +118,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     if problems:
         raise RecipeError(problems)
     document = _document(request, tables, problems)
-    model = _model({**request, **({"model": document["model"]} if document else {})}, tables, problems)
+    model = _model(request, document, tables, problems)
     book = document or model
     use_case = document["use_case"] if document else _use_case(request, problems)
     worker = _worker(request, document, problems)
@@ -158,6 +158,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
         raise RecipeError(problems)
 
     row_of_release = tables.releases[release]
+    exact = image_tag(image) in row_of_release["tags"] or request.get("trtllm_version") == release
     known = check_rules(recipe["engine_options"], model["facts"], size, recipe["environment"], worker, row_of_release)
     findings = check_rules(options, model["facts"], size, parts["environment"], worker, row_of_release)
     notes = _sort_findings([each for each in findings if each.path not in refused], known, problems, warnings)
@@ -195,7 +196,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
         **parts,
         "base_model": model.get("base"),
         "config": model["config"] if model.get("base") else {},
-        **_served_model(str(model["id"]), row_of_release, options, worker),
+        **_served_model(str(model["id"]), row_of_release, options, worker, exact),
         "requires": {
             "driver": max(row["min_driver"], row_of_release["driver_floor"], key=_numbers),
             "gpu_memory_mib": memory["required_mib"],
@@ -216,11 +217,14 @@ def _backends(release: str | None, tables: Tables) -> dict[str, Any]:
     return {"triton": "TRITON" in backends.get("choices", ["TRITON"])}
 
 
-def _served_model(model: str, release: Tree, options: Tree, worker: str | None) -> dict[str, Any]:
-    """Return the name of the model at its server, and the options on the server's command line."""
+def _served_model(model: str, release: Tree, options: Tree, worker: str | None, exact: bool) -> dict[str, Any]:
+    """Return the name of the model at its server, and the options on the server's command line.
+
+    ``exact``: whether it is the image's release. An image for which it is the nearest may not have its flags.
+    """
     # In some releases the command line's defaults override the file.
     flags = {name: options[name] for name in release.get("command_line", []) if options.get(name) is not None}
-    if worker or "--served_model_name" in release["cli"]:
+    if worker or (exact and "--served_model_name" in release["cli"]):
         return {"served_model": model, "flags": flags if worker else {**flags, "served_model_name": model}}
     # trtllm-serve lists the last part of the path to the weights, and answers requests with any name.
     return {"served_model": model.rpartition("/")[2], "flags": flags}
@@ -307,8 +311,21 @@ def _document(request: Tree, tables: Tables, problems: list[str]) -> Tree | None
     return tables.documents.get(name) if name else None
 
 
-def _model(request: Tree, tables: Tables, problems: list[str]) -> Tree | None:
-    """Return the model's data, or for a fine-tune that of the model that it is made of, with the fine-tune's name."""
+def _model(request: Tree, document: Tree | None, tables: Tables, problems: list[str]) -> Tree | None:
+    """Return the model's data, or for a fine-tune that of the model that it is made of, with the fine-tune's name.
+
+    A published configuration is for a model, and for fine-tunes of that model.
+    """
+    if document:
+        of, tunes = document["model"], tables.models[document["model"]].get("fine_tunes", [])
+        if not request.get("base_model") and request.get("model") not in tunes:
+            return tables.models[of]
+        if request.get("base_model") not in (None, of):
+            problems.append(
+                f"serving_recipe_base_model: {request['base_model']} is not the model of {document['name']}, {of}. "
+                "Correct it or serving_recipe_name."
+            )
+            return None
     name, base = str(request.get("model")), request.get("base_model")
     if name in tables.models:
         if base:

@@ -163,11 +163,11 @@ def graph_sizes(it: Configuration) -> Iterator[Finding]:
             "'cuda_graph_config.batch_sizes' is empty, so the default sizes are used. "
             "To turn CUDA graphs off, set 'cuda_graph_config: null'.",
         )
-    elif all(isinstance(each, int) for each in sizes) and largest and largest != max(sizes):
+    elif largest:
         yield _error(
             "cuda_graph_config.max_batch_size",
-            f"'cuda_graph_config.max_batch_size' is {largest}; with 'cuda_graph_config.batch_sizes' it must be the "
-            f"largest of them. Set it to {max(sizes)}.",
+            f"'cuda_graph_config.max_batch_size' is {largest} beside 'cuda_graph_config.batch_sizes'; TensorRT-LLM "
+            "takes one of them. Remove it: the sizes up to 'max_batch_size' are used.",
         )
 
 
@@ -302,8 +302,8 @@ def cache_in_host_memory(it: Configuration) -> Iterator[Finding]:
     if gib:
         yield _note(
             "kv_cache_config.host_cache_size",
-            f"'kv_cache_config.host_cache_size' takes {gib * it.gpus:.0f} GiB of the host's memory for each instance "
-            f"({it.gpus} x {gib:.0f} GiB). The preflight does not check that it is free.",
+            f"'kv_cache_config.host_cache_size' takes {gib * it.gpus:.1f} GiB of the host's memory for each instance "
+            f"({it.gpus} x {gib:.1f} GiB). The preflight does not check that it is free.",
         )
 
 

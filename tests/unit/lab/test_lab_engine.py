@@ -18,6 +18,7 @@ import pydantic
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.completion_checks import RAW_HARMONY
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.memory import graph_batch_sizes
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 from lab.engine import options, trtllm_serve
 
@@ -216,6 +217,32 @@ def test_parallelism() -> None:
         trtllm_serve.check_parallelism({"tensor_parallel_size": 4, "pipeline_parallel_size": 2}, 4)
     with pytest.raises(ValueError, match="tp_size must equal to"):
         trtllm_serve.check_parallelism({"tensor_parallel_size": 4, "moe_expert_parallel_size": 8}, 8)
+
+
+def graphs(**config: Any) -> dict[str, Any]:
+    return {"cuda_graph_config": {"enable_padding": True, **config}}
+
+
+@pytest.mark.parametrize("release", ["1.2", "1.3"])
+def test_sizes_of_graphs(release: str) -> None:
+    """Up to 1.2 the largest size has to make the others; later it has to be one of them."""
+    row = TABLE[release]
+    made = graph_batch_sizes(graphs(max_batch_size=256), row)
+    for accepted in (
+        {},
+        graphs(max_batch_size=64),
+        graphs(batch_sizes=[1, 64]),
+        graphs(batch_sizes=made, max_batch_size=256),
+    ):
+        trtllm_serve.check_graphs(accepted, row)
+    with pytest.raises(ValueError, match="Please don't set both"):
+        trtllm_serve.check_graphs(graphs(batch_sizes=made, max_batch_size=512), row)
+    both = graphs(batch_sizes=[1, 64], max_batch_size=64)
+    if release == "1.3":
+        trtllm_serve.check_graphs(both, row)
+    else:
+        with pytest.raises(ValueError, match="Please don't set both"):
+            trtllm_serve.check_graphs(both, row)
 
 
 def test_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -528,6 +528,19 @@ def test_the_same_shapes_are_accepted(script: Script, query: Run, elsewhere: boo
     assert {request[2] for request in script.requests} == {f"Bearer {CANARY}"}
 
 
+def test_a_hub_below_a_path_redirects_to_its_own_paths(script: Script, run: Run) -> None:
+    """As a mirror of the hub in a repository manager does."""
+    prefix = "/artifactory/hub"
+    script.on(f"{prefix}{INFO}", {"sha": COMMIT, "gated": False})
+    script.on(f"{prefix}{TREE}", [file_entry("config.json", 2)])
+    script.on(f"{prefix}{CONFIG_PATH}", b"", 307, Location=f"{prefix}/cache/config.json")
+    script.on(f"{prefix}/cache/config.json", b"", 302, Location="other.json")
+    script.on(f"{prefix}/cache/other.json", CONFIG)
+    given = {"hub_url": f"{script.url}{prefix}", "repository": REPOSITORY, "like": "openai/base", "config": SHAPES}
+    assert "failed" not in run(**given, token=CANARY)
+    assert {request[2] for request in script.requests} == {f"Bearer {CANARY}"}
+
+
 def test_a_storage_does_not_get_the_token(script: Script, query: Run) -> None:
     storage = Script()
     script.has_model()
@@ -562,7 +575,10 @@ def test_other_shapes_are_rejected(script: Script, query: Run, changes: dict[str
 
 @pytest.mark.parametrize(
     ("status", "body", "words"),
-    [(404, b"", "does not answer as a model hub"), (200, b"<html>", "config.json of openai/gpt-oss-120b is not JSON")],
+    [
+        (404, b"", "has no config.json, so it is no whole model"),
+        (200, b"<html>", "config.json of openai/gpt-oss-120b is not JSON"),
+    ],
 )
 def test_no_usable_config(script: Script, query: Run, status: int, body: bytes, words: str) -> None:
     script.has_model()

@@ -416,7 +416,7 @@ def test_within_bounds(options: dict[str, Any]) -> None:
         ({"sizes": ["2"]}, "takes list of int from 1, or null; '2' (str) is not allowed."),
         ({"rate": 0}, "takes float above 0 below 1, not 0."),
         ({"rate": 1}, "takes float above 0 below 1, not 1."),
-        ({"names": ["c"]}, "takes list of str; 'c' is not allowed."),
+        ({"names": ["c"]}, "takes list of a, b; 'c' is not allowed."),
     ],
 )
 def test_out_of_bounds(options: dict[str, Any], sentence: str) -> None:

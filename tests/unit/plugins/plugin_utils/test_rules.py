@@ -103,8 +103,8 @@ def test_quiet() -> None:
         (
             {"cuda_graph_config": {"max_batch_size": 64, "batch_sizes": [1, 128]}},
             "cuda_graph_config.max_batch_size",
-            "'cuda_graph_config.max_batch_size' is 64; with 'cuda_graph_config.batch_sizes' it must be the largest "
-            "of them. Set it to 128.",
+            "'cuda_graph_config.max_batch_size' is 64 beside 'cuda_graph_config.batch_sizes'; TensorRT-LLM takes one "
+            "of them. Remove it: the sizes up to 'max_batch_size' are used.",
         ),
         (
             {"kv_cache_config": {"free_gpu_memory_fraction": 0}},
@@ -176,7 +176,7 @@ def test_uneven_split() -> None:
         (
             {"kv_cache_config": {"host_cache_size": 100 * 2**30}},
             "kv_cache_config.host_cache_size",
-            "'kv_cache_config.host_cache_size' takes 400 GiB of the host's memory for each instance (4 x 100 GiB). "
+            "'kv_cache_config.host_cache_size' takes 400.0 GiB of the host's memory for each instance (4 x 100.0 GiB). "
             "The preflight does not check that it is free.",
         ),
         (

@@ -652,6 +652,30 @@ def test_problems_of_fine_tunes(changes: dict[str, Any], variable: str, words: s
     assert words in problem
 
 
+def test_an_image_between_two_releases_gets_no_flag_of_the_nearest() -> None:
+    """1.3.0rc1 is older than the option for the name."""
+    recipe = serving_recipe({**REQUEST, "image": "r/i:1.3.0rc1"})
+    assert (recipe["release"], recipe["served_model"], recipe["flags"]) == ("1.3", "gpt-oss-120b", {})
+    recipe = serving_recipe({**REQUEST, "image": "r/i:mine", "trtllm_version": "1.3"})
+    assert recipe["flags"] == {"served_model_name": "openai/gpt-oss-120b"}
+
+
+def test_a_published_configuration_is_for_fine_tunes_of_its_model() -> None:
+    request = {**REQUEST, "name": "quick_start_max_throughput", "gpu_count": 8}
+    plain = serving_recipe(request)
+    assert (plain["model"], plain["base_model"]) == ("openai/gpt-oss-120b", None)
+    for changes in (
+        {"model": "acme/tune", "base_model": "openai/gpt-oss-120b"},
+        {"model": "openai/gpt-oss-safeguard-120b"},
+    ):
+        recipe = serving_recipe({**request, **changes})
+        assert (recipe["model"], recipe["base_model"]) == (changes["model"], "openai/gpt-oss-120b")
+        assert recipe["config"]
+        assert recipe["engine_options"] == plain["engine_options"]
+    (problem,) = problems(**{**request, "model": "acme/tune", "base_model": "openai/gpt-oss-20b"})
+    assert problem.startswith("serving_recipe_base_model: openai/gpt-oss-20b is not the model of quick_start_max_thr")
+
+
 @pytest.mark.parametrize(("tag", "noted"), [("1.2.1", False), ("1.3.0rc14", True), ("1.4.0rc1", True)])
 def test_triton_is_deprecated(tag: str, noted: bool) -> None:
     recipe = serving_recipe({**REQUEST, "gpu_type": "h200", "image": f"r/i:{tag}"})
