@@ -258,10 +258,7 @@ def fetch_config(hub: Hub, manifest: Manifest) -> dict[str, Any]:
             break
         answer = hub.ask(url)
     if answer.status == 404:
-        raise HubError(
-            f"{manifest.repository} has no config.json, so it is no whole model; it may be an adapter. "
-            "Correct serving_recipe_model."
-        )
+        raise HubError(f"{manifest.repository} has no config.json; it may be an adapter. Correct serving_recipe_model.")
     if answer.status != 200:
         raise HubError(refusal(answer, hub.url, bool(hub.token), manifest.repository, manifest.commit))
     try:

@@ -576,7 +576,7 @@ def test_other_shapes_are_rejected(script: Script, query: Run, changes: dict[str
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [
-        (404, b"", "has no config.json, so it is no whole model"),
+        (404, b"", "has no config.json; it may be an adapter"),
         (200, b"<html>", "config.json of openai/gpt-oss-120b is not JSON"),
     ],
 )
