@@ -25,7 +25,7 @@ import yaml
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import applies
 from tools.markdown import table
 from tools.predict.predictions import SYSTEMS, VERSION, Answer, Layout, Question, Shape, ask
-from tools.recipe_pages import TABLES, recipe_for, short, words
+from tools.recipe_pages import TABLES, host_gpus, recipe_for, short, words
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA: dict[str, Any] = yaml.safe_load((ROOT / "tools/data/recipe_check.yml").read_text())
@@ -72,8 +72,8 @@ def cells() -> Iterator[Cell]:
     """Yield the cells of all models and GPU types that AIConfigurator knows."""
     for model, row in TABLES.models.items():
         for gpu_type in (name for name in row["supported"] if name in SYSTEMS):
-            for count in (count for count in COUNTS if count <= host_size(gpu_type)):
-                for use_case, objective in DATA["objectives"].items():
+            for count in (count for count in COUNTS if count <= host_gpus(gpu_type)):
+                for use_case in DATA["objectives"]:
                     recipe = recipe_for(gpu_type, use_case, model=model, gpu_count=count)
                     options = recipe["engine_options"]
                     layout = Layout(
@@ -85,12 +85,6 @@ def cells() -> Iterator[Cell]:
                         cached = int(prompt * DATA["agentic"]) if use_case == "agentic" else 0
                         shape = Shape(prompt, answer, cached)
                         yield Cell(model, gpu_type, count, use_case, shape, layout, options["max_batch_size"])
-                    assert objective["most"]
-
-
-def host_size(gpu_type: str) -> int:
-    """Return the number of GPUs of a full host."""
-    return max(max(model["supported"].get(gpu_type, [1])) for model in TABLES.models.values())
 
 
 def best(cell: Cell, layout: Layout, answers: Mapping[Question, Answer]) -> tuple[float, int] | None:

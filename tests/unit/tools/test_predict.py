@@ -77,6 +77,18 @@ def test_nothing_predicted_is_no_failure() -> None:
     assert judge(CELL, answers(CELL, lambda _question: None)).verdict == "no prediction"
 
 
+def test_a_page_has_each_cell_below_its_goal() -> None:
+    found = answers(CELL, lambda question: 0.5 if question.layout == ONE else 1.0)
+    text = check.page([judge(CELL, found)], found)
+    headings = [part.partition("\n")[0] for part in text.split("## ")[1:]]
+    assert headings == ["Low latency", "Max throughput", "Agentic", "Predictions and NVIDIA's published figures"]
+    _before, low_latency, max_throughput, *_after = text.split("## ")
+    assert "with one request at a time" in low_latency
+    assert "2 x h200" not in low_latency
+    assert "with at least 20 tokens/s for each user" in max_throughput
+    assert [line for line in max_throughput.splitlines() if "2 x h200" in line and "50%" in line and "failed" in line]
+
+
 def test_low_latency_is_one_request() -> None:
     cell = Cell("openai/gpt-oss-120b", "h200", 2, "low_latency", Shape(1024, 1024), TEP2, 64)
     assert cell.batches(ONE) == [1]
