@@ -181,6 +181,21 @@ def check_graphs(args: Mapping[str, Any], row: Mapping[str, Any]) -> None:
         raise ValueError("Please don't set both cuda_graph_config.batch_sizes and cuda_graph_config.max_batch_size.")
 
 
+def check_draft(args: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Load the draft model of speculative decoding. Raise upstream's error if there is none that fits the model."""
+    given = args.get("speculative_config") or {}
+    if given.get("decoding_type") not in ("Eagle", "Eagle3"):
+        return
+    draft = find_model(str(given.get("speculative_model") or given.get("speculative_model_dir")))
+    has = model_config(draft)
+    if has["hidden_size"] != config["hidden_size"] or has["vocab_size"] != config["vocab_size"]:
+        raise RuntimeError(f"size mismatch: the draft model in {draft} is of another model.")
+    beyond = [layer for layer in given.get("eagle3_layers_to_capture") or [] if layer >= config["num_hidden_layers"]]
+    if beyond:
+        raise IndexError(f"eagle3_layers_to_capture has {beyond}, and the model {config['num_hidden_layers']} layers.")
+    log(f"Loaded the draft model's {check_weights(draft)} weight file(s).")
+
+
 def vocabulary_is_good(config: Mapping[str, Any]) -> bool:
     """Return True if the vocabulary of the harmony format is available; gpt-oss needs it beside model and image.
 
@@ -270,9 +285,7 @@ def capacity(args: Mapping[str, Any], config: Mapping[str, Any], row: options.Ro
             for each in json.loads((HERE / "models.json").read_text())
             if each["layers"] == config["num_hidden_layers"]
         )
-        found = estimate(
-            args, facts, args.get("tensor_parallel_size") or 1, memory_mib, row.get("sliding_window_pools", False)
-        )
+        found = estimate(args, facts, args.get("tensor_parallel_size") or 1, memory_mib, row)
         if not found["fits"]:
             out_of_memory()
         tokens, longest = found["kv_tokens"], min(longest, found["context"])
@@ -405,6 +418,7 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
     check_graphs(args, row)
     checkpoint = find_model(model)
     config = model_config(checkpoint)
+    check_draft(args, config)
     name = args.get("served_model_name") or (checkpoint.name if checkpoint == Path(model) else model)
     name = os.environ.get("LAB_ENGINE_MODEL_ID", name)
     asked = fault()

@@ -33,6 +33,7 @@ _value:
     - The content of that file; empty if there are none.
     - C(content) in it is the file as given.
     - C(manifest) in it has the files of the bundle without the weights, for M(trtllm.fleet.model_snapshot).
+    - C(snapshots) in it are the directories of the weights in the bundle.
   type: dict
 """
 

@@ -35,6 +35,8 @@ CHECKSUMS = "SHA256SUMS"
 # Besides the weights. Other files in the directory are not part of the bundle.
 PARTS = ("encodings", "image.tar", "packages", "packages.txt")
 FORMAT = 1
+# The model, and its draft model if it has one.
+SNAPSHOTS = ("weights", "draft_model")
 PLATFORM = ("distribution", "release", "architecture")
 # The repository of a bundle among the models of a host.
 REPOSITORY = "trtllm.fleet/bundle"
@@ -49,20 +51,24 @@ class IndexChange:
     changed: bool
 
 
-def write_index(directory: Path, weights: Path, contents: Mapping[str, Any], dry: bool) -> IndexChange:
-    """Write index and checksums, unless ``dry``. Raises SnapshotError if the weights are missing, and OSError."""
-    manifest = read_manifest(weights)
+def write_index(directory: Path, snapshots: Mapping[str, Path], contents: Mapping[str, Any], dry: bool) -> IndexChange:
+    """Write index and checksums, unless ``dry``. Raises SnapshotError if a snapshot is incomplete, and OSError.
+
+    ``snapshots``: directories of the model, ``weights``, and of its ``draft_model`` if it has one. ``contents`` of the
+    same name are added to their manifests.
+    """
+    manifests = {kind: read_manifest(path) for kind, path in snapshots.items()}
     parts = [path for part in PARTS for path in _files(directory / part)]
-    models = [weights / file.path for file in manifest.files]
-    known = {weights / path: value for path, value in read_marker(weights).items()}
-    known.update({directory / path: value for path, value in read_marker(directory).items()})
+    models = [snapshots[kind] / file.path for kind, manifest in manifests.items() for file in manifest.files]
+    marked = (*snapshots.values(), directory)
+    known = {place / path: value for place in marked for path, value in read_marker(place).items()}
     marks = _sha256_marks([*parts, *models], known)
     names = {path: path.relative_to(directory).as_posix() for path in marks}
     index = {
         "format": FORMAT,
         "made": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         **contents,
-        "weights": {**manifest.as_dict(), **contents["weights"]},
+        **{kind: {**manifest.as_dict(), **contents.get(kind, {})} for kind, manifest in manifests.items()},
         "files": [{"path": names[path], "size": marks[path][0], "sha256": _hex(marks[path])} for path in parts],
     }
     old = _text(directory / INDEX)
@@ -120,7 +126,8 @@ def newest_bundle(indices: Iterable[str]) -> dict[str, Any]:
     """Return the newest of the indices of hosts, which are in Base64; empty if there are none.
 
     ``content`` in it is the index as given. ``manifest`` has the files of the bundle without the weights, as a model
-    snapshot named after the index. Raises ValueError if one is not an index of a bundle.
+    snapshot named after the index; ``snapshots`` the directories of the weights. Raises ValueError if one is not an
+    index of a bundle.
     """
     contents = {encoded: base64.b64decode(encoded) for encoded in sorted(set(indices))}
     if not contents:
@@ -132,14 +139,16 @@ def newest_bundle(indices: Iterable[str]) -> dict[str, Any]:
     sha256 = hashlib.sha256(content).hexdigest()
     files = [*index["files"], {"path": INDEX, "size": len(content), "sha256": sha256}]
     manifest = {"repository": REPOSITORY, "commit": sha256[:40], "files": files}
-    return {**index, "content": encoded, "manifest": manifest}
+    snapshots = [_place(index[kind]) for kind in SNAPSHOTS if kind in index]
+    return {**index, "content": encoded, "manifest": manifest, "snapshots": snapshots}
 
 
 def bundle_problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any], directory: Path | None) -> list[str]:
     """Return the differences between a bundle and a host, each with the variable to change. Raises OSError.
 
-    ``wanted`` has ``bundle_dir``, ``platform``, ``repository``, ``revision``, ``image``, ``packages``, and ``alone``
-    for a host without a bundle that gets nothing from others. ``directory`` is the bundle on this host, if it has one.
+    ``wanted`` has ``bundle_dir``, ``platform``, ``repository``, ``revision``, ``draft_model``, ``image``, ``packages``,
+    and ``alone`` for a host without a bundle that gets nothing from others. ``directory`` is the bundle on this host,
+    if it has one.
     """
     if not bundle:
         return [
@@ -149,6 +158,7 @@ def bundle_problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any], direct
     if made_for != host:
         return [f"The bundle is for {made_for}, and the host is {host}: set bundle_dir to one built on such a machine."]
     weights, image = bundle["weights"], bundle["image"]["name"]
+    draft, no_draft = bundle.get("draft_model", {}).get("repository", ""), "no draft model"
     asked = {
         f"the weights of {weights['repository']}": (
             weights["repository"] == wanted["repository"],
@@ -157,6 +167,10 @@ def bundle_problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any], direct
         f"{weights['repository']} at {weights['revision']} (commit {weights['commit']})": (
             wanted["revision"] in (weights["revision"], weights["commit"]),
             f"model_weights_revision is {wanted['revision']}",
+        ),
+        f"the draft model {draft}" if draft else no_draft: (
+            wanted["draft_model"] in ("", draft),
+            f"serving_recipe_draft_model is {wanted['draft_model']}",
         ),
         f"the image {image}": (image == wanted["image"], f"the recipe's is {wanted['image']} (serving_recipe_image)"),
     }
@@ -185,11 +199,15 @@ def bundle_problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any], direct
 
 def _sizes(bundle: Mapping[str, Any]) -> dict[str, int]:
     """Return the sizes of all files by path, including the weights."""
-    weights = bundle["weights"]
-    place = f"models/{weights['repository']}/{weights['commit']}"
     sizes = {file["path"]: file["size"] for file in bundle["manifest"]["files"]}
-    sizes.update((f"{place}/{file['path']}", file["size"]) for file in weights["files"])
+    for snapshot in (bundle[kind] for kind in SNAPSHOTS if kind in bundle):
+        sizes.update((f"{_place(snapshot)}/{file['path']}", file["size"]) for file in snapshot["files"])
     return sizes
+
+
+def _place(snapshot: Mapping[str, Any]) -> str:
+    """Return the directory of a snapshot in a bundle."""
+    return f"models/{snapshot['repository']}/{snapshot['commit']}"
 
 
 def _size(path: Path) -> int | None:

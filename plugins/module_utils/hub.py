@@ -35,6 +35,8 @@ ANSWER_LIMIT = 16 * 1024 * 1024
 ANSWER_BLOCK = 64 * 1024
 # A small file is at another path of the hub, or in a storage behind one.
 REDIRECTS = 2
+# Where a renamed repository redirects to.
+MOVED = re.compile(r"/api/models/([^/?]+/[^/?]+)/")
 
 
 class HubError(Exception):
@@ -55,7 +57,8 @@ class Hub:
     """A hub, with credentials and time limits.
 
     ``timeout``: seconds without a byte until a try fails. ``retries``: tries after the first.
-    ``deadline``: seconds for all queries and waits, from the creation of this object.
+    ``deadline``: seconds for all queries and waits, from the creation of this object. ``repository_variable`` and
+    ``revision_variable``: the variables that messages name.
     """
 
     url: str
@@ -64,6 +67,8 @@ class Hub:
     timeout: float = 10
     retries: int = 5
     deadline: float = 120
+    repository_variable: str = "serving_recipe_model"
+    revision_variable: str = "model_weights_revision"
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     opener: urllib.request.OpenerDirector = field(init=False)
@@ -171,8 +176,9 @@ def _remedy(answer: Answer | None, with_token: bool) -> str:
     return "Try later, or set model_weights_hub_url to another hub."
 
 
-def refusal(answer: Answer, hub_url: str, with_token: bool, repository: str, revision: str) -> str:
+def refusal(answer: Answer, hub: Hub, repository: str, revision: str) -> str:
     """Explain an error response, and name the variable to change."""
+    hub_url, with_token = hub.url, bool(hub.token)
     code = answer.headers.get("x-error-code", "")
     said = answer.headers.get("x-error-message", "")
     page = f"{hub_url}/{repository}"
@@ -190,14 +196,17 @@ def refusal(answer: Answer, hub_url: str, with_token: bool, repository: str, rev
         )
     if answer.status == 401 or code == "RepoNotFound":
         return (
-            f"{hub_url} has no repository {repository}, or a private one. Correct serving_recipe_model; "
+            f"{hub_url} has no repository {repository}, or a private one. Correct {hub.repository_variable}; "
             "a private one needs a model_weights_token that may read it."
         )
     if code == "RevisionNotFound":
         return (
-            f"{repository} has no revision {revision}. Set model_weights_revision to a branch, a tag, "
+            f"{repository} has no revision {revision}. Set {hub.revision_variable} to a branch, a tag, "
             f"or a commit listed at {page}/commits/main."
         )
+    moved = MOVED.search(answer.headers.get("location", "")) if 300 <= answer.status < 400 else None
+    if moved and moved[1] != repository:
+        return f"{repository} was renamed to {moved[1]}. Correct {hub.repository_variable}."
     if answer.status == 407:
         return f"The proxy to {hub_url} needs a name and a password: correct model_weights_proxy."
     return f"{hub_url} does not answer as a model hub (status {answer.status}). Correct model_weights_hub_url."
@@ -209,14 +218,16 @@ def fetch_manifest(hub: Hub, repository: str, revision: str, exclude: Sequence[s
     Raises HubError for a missing repository or revision, no access, a wrong token, or no usable response.
     """
     if not re.fullmatch(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+", repository):
-        raise HubError(f"{repository!r} is not the name of a repository (OWNER/NAME): correct serving_recipe_model.")
+        raise HubError(
+            f"{repository!r} is not the name of a repository (OWNER/NAME): correct {hub.repository_variable}."
+        )
 
     def ask(path: str, method: str = "GET") -> Answer:
         answer = hub.ask(path, method)
         # HEAD is for files only. A redirect shows that the file exists elsewhere and is readable.
         if answer.status == 200 or (method == "HEAD" and 300 <= answer.status < 400):
             return answer
-        raise HubError(refusal(answer, hub.url, bool(hub.token), repository, revision))
+        raise HubError(refusal(answer, hub, repository, revision))
 
     api = f"/api/models/{repository}"
     try:
@@ -260,7 +271,7 @@ def fetch_config(hub: Hub, manifest: Manifest) -> dict[str, Any]:
     if answer.status == 404:
         raise HubError(f"{manifest.repository} has no config.json; it may be an adapter. Correct serving_recipe_model.")
     if answer.status != 200:
-        raise HubError(refusal(answer, hub.url, bool(hub.token), manifest.repository, manifest.commit))
+        raise HubError(refusal(answer, hub, manifest.repository, manifest.commit))
     try:
         config = json.loads(answer.body)
     except ValueError as error:

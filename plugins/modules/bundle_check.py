@@ -44,6 +44,10 @@ options:
     description: Revision of the weights.
     type: str
     required: true
+  draft_model:
+    description: Repository of the draft model, or empty.
+    type: str
+    default: ""
   image:
     description: Image of the recipe.
     type: str
@@ -97,6 +101,7 @@ def main() -> None:
             platform=dict(type="dict", required=True),
             repository=dict(type="str", required=True),
             revision=dict(type="str", required=True),
+            draft_model=dict(type="str", default=""),
             image=dict(type="str", required=True),
             packages=dict(type="list", elements="str", required=True),
         ),

@@ -33,6 +33,10 @@ options:
     description: The model's snapshot in it, as M(trtllm.fleet.model_snapshot) makes it.
     type: path
     required: true
+  draft_model:
+    description: Snapshot of its draft model, or empty.
+    type: str
+    default: ""
   contents:
     description: Contents of the index besides its files. C(weights) in it is added to the manifest of the weights.
     type: dict
@@ -55,7 +59,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.bundle import CHECKSUMS, write_index
+from ansible_collections.trtllm.fleet.plugins.module_utils.bundle import CHECKSUMS, SNAPSHOTS, write_index
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import SnapshotError
 
 
@@ -64,6 +68,7 @@ def main() -> None:
         argument_spec=dict(
             path=dict(type="path", required=True),
             weights=dict(type="path", required=True),
+            draft_model=dict(type="str", default=""),
             contents=dict(type="dict", required=True),
         ),
         supports_check_mode=True,
@@ -71,7 +76,8 @@ def main() -> None:
     given = module.params
     os.umask(0o022)
     try:
-        change = write_index(Path(given["path"]), Path(given["weights"]), given["contents"], module.check_mode)
+        snapshots = {kind: Path(given[kind]) for kind in SNAPSHOTS if given[kind]}
+        change = write_index(Path(given["path"]), snapshots, given["contents"], module.check_mode)
     except (SnapshotError, OSError) as error:
         module.fail_json(msg=str(error))
     header = str(Path(given["path"]) / CHECKSUMS)

@@ -53,6 +53,14 @@ options:
       - A model with other values fails. Without values C(config.json) is not read.
     type: dict
     default: {}
+  repository_variable:
+    description: Variable of O(repository), for messages.
+    type: str
+    default: serving_recipe_model
+  revision_variable:
+    description: Variable of O(revision), for messages.
+    type: str
+    default: model_weights_revision
   token:
     description: Access token of the hub. Empty for anonymous access.
     type: str
@@ -178,6 +186,8 @@ def main() -> None:
             "known": {"type": "path"},
             "like": {"type": "str", "default": ""},
             "config": {"type": "dict", "default": {}},
+            "repository_variable": {"type": "str", "default": "serving_recipe_model"},
+            "revision_variable": {"type": "str", "default": "model_weights_revision"},
             "token": {"type": "str", "default": "", "no_log": True},
             "ca_file": {"type": "str", "default": ""},
             "proxy": {"type": "str", "default": "", "no_log": True},
@@ -192,8 +202,8 @@ def main() -> None:
     module.no_log_values.update(url_secrets(given["proxy"]))
     os.environ.update(proxy_environment(given["proxy"], given["no_proxy"]))
     try:
-        patience = {option: given[option] for option in ("timeout", "retries", "deadline")}
-        hub = Hub(given["hub_url"], given["token"], given["ca_file"], **patience)
+        others = ("timeout", "retries", "deadline", "repository_variable", "revision_variable")
+        hub = Hub(given["hub_url"], given["token"], given["ca_file"], **{option: given[option] for option in others})
         manifest, gated = fetch_manifest(hub, given["repository"], given["revision"], given["exclude"])
         if given["config"]:
             config = fetch_config(hub, manifest)

@@ -67,6 +67,9 @@ recipe:
     config:
       description: Values that C(config.json) of a fine-tune must have, by dotted key.
       type: dict
+    draft_model:
+      description: Draft model of speculative decoding by its name on the hub, or V(null).
+      type: str
     served_model:
       description:
         - Name of the model at its server, which C(/v1/models) lists.

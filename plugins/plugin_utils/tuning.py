@@ -14,7 +14,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import merge
 
 # The variables of role serving_recipe that a variation may set, without their prefix.
-VARIABLES = ("engine_options", "gpus_per_instance", "use_case", "environment")
+VARIABLES = ("engine_options", "gpus_per_instance", "use_case", "environment", "draft_model")
 
 Space = Mapping[str, Sequence[Mapping[str, Any]]]
 Choice = dict[str, int]  # the index of a value by dimension; other dimensions are as in the inventory

@@ -45,9 +45,9 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def write_parts(folder: Path) -> Path:
-    """Write everything that a bundle has, and more; return the snapshot in it."""
-    snapshot = folder / "models" / MODEL / COMMIT
+def write_snapshot(folder: Path, model: str, commit: str) -> Path:
+    """Write a verified snapshot of a model into a bundle; return it."""
+    snapshot = folder / "models" / model / commit
     snapshot.mkdir(parents=True)
     small = b'{"model_type": "gpt_oss"}\n'
     git_oid = hashlib.sha1(b"blob %d\0" % len(small) + small).hexdigest()
@@ -58,9 +58,15 @@ def write_parts(folder: Path) -> Path:
     ]
     for name, content in ((".gitattributes", b""), ("config.json", small), ("model.safetensors", b"large")):
         (snapshot / name).write_bytes(content)
-    manifest = Manifest(MODEL, COMMIT, files)
+    manifest = Manifest(model, commit, files)
     write_manifest(snapshot, manifest)
     assert verify(snapshot, manifest).verified
+    return snapshot
+
+
+def write_parts(folder: Path) -> Path:
+    """Write everything that a bundle has, and more; return the snapshot in it."""
+    snapshot = write_snapshot(folder, MODEL, COMMIT)
     for name in (
         "encodings/o200k_base.tiktoken",
         "image.tar",

@@ -19,6 +19,7 @@ from lab.origin.hub import build_repositories, server
 NAME = "lab/model"
 GATED = "lab/gated"
 PUBLIC = "lab/public"
+DRAFT = "lab/draft"
 TOKEN = "hf_granted_canary"
 MB = 1_000_000
 # About 50 MB, 40 of them in two shards: the client holds a quarter of a MB of each of two concurrent files.
@@ -38,7 +39,7 @@ PATIENT = 20
 def build(directory: Path) -> Path:
     """Build the repositories under a directory."""
     build_repositories.build_repository(directory / NAME, SHAPE, "model", gated=False)
-    for name in (GATED, PUBLIC):
+    for name in (GATED, PUBLIC, DRAFT):
         build_repositories.build_repository(directory / name, TINY, "tiny", gated=name == GATED)
     return directory
 

@@ -108,7 +108,7 @@ def layers_of(recipe: dict[str, Any], request: dict[str, Any]) -> list[dict[str,
     tables = load_tables()
     document = tables.documents.get(recipe["document"])
     layers = document["layers"] if document else [*tables.base, *tables.models[recipe["model"]]["layers"]]
-    facts = {**recipe, "gpus": recipe["gpus_per_instance"]}
+    facts = {**recipe, "gpus": recipe["gpus_per_instance"], "triton": True}
     return [{part: layer.get(part, {}) for part in OVERRIDES} for layer in [*layers, request] if applies(layer, facts)]
 
 

@@ -21,7 +21,7 @@ import random
 import shutil
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -330,6 +330,37 @@ def repository_files(name: str, shape: Shape, edition: int) -> dict[str, bytes]:
     }
 
 
+def draft_files(name: str, _shape: Shape, edition: int) -> dict[str, bytes]:
+    """Return the files of a draft model for gpt-oss-120b. It has no tokenizer; shapes are scaled as those of models."""
+    contents = [
+        Tensor("fc.weight", "BF16", (32, 96)),
+        Tensor("midlayer.self_attn.q_proj.weight", "BF16", (32, 64)),
+        Tensor("norm.weight", "BF16", (32,)),
+        Tensor("lm_head.weight", "BF16", (32000, 32)),
+    ]
+    config: dict[str, object] = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": 32000,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [24, 30, 36]},
+        "head_dim": 64,
+        "hidden_size": 2880,
+        "intermediate_size": 17280,
+        "max_position_embeddings": 131072,
+        "model_type": "llama",
+        "num_attention_heads": 64,
+        "num_hidden_layers": 1,
+        "num_key_value_heads": 8,
+        "torch_dtype": "bfloat16",
+        "vocab_size": VOCABULARY,
+    }
+    return {
+        ".gitattributes": GITATTRIBUTES.encode(),
+        "README.md": stand_in(f"{name}, edition {edition}"),
+        "config.json": as_json(config),
+        "model.safetensors": safetensors(contents, f"{name} {edition}"),
+    }
+
+
 def commit_id(files: dict[str, bytes], parent: str) -> str:
     """Return 40 hexadecimal digits derived from the contents and the parent."""
     digest = hashlib.sha1(parent.encode())
@@ -338,12 +369,14 @@ def commit_id(files: dict[str, bytes], parent: str) -> str:
     return digest.hexdigest()
 
 
-def build_repository(target: Path, shape: Shape, name: str, gated: bool) -> None:
+def build_repository(
+    target: Path, shape: Shape, name: str, gated: bool, contents: Callable[..., dict[str, bytes]] = repository_files
+) -> None:
     """Write a repository of two commits to the new folder `target`."""
     commits: list[str] = []
     older: dict[str, bytes] = {}
     for edition in (1, 2):
-        files = repository_files(name, shape, edition)
+        files = contents(name, shape, edition)
         commits.append(commit_id(files, "".join(commits[-1:])))
         for path, content in files.items():
             destination = target / "snapshots" / commits[-1] / path
@@ -374,6 +407,9 @@ def build(outdir: Path) -> None:
     ):
         shutil.rmtree(outdir / full_name, ignore_errors=True)
         build_repository(outdir / full_name, shape, name, gated)
+    draft = outdir / "nvidia/gpt-oss-120b-Eagle3-v3"
+    shutil.rmtree(draft, ignore_errors=True)
+    build_repository(draft, large, draft.name, False, draft_files)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ class Convergence:
         mine = replace(
             # A task that had nothing to do this time still owns what it wrote in an earlier run.
             owned.union(known.owned),
-            models=[release["weights"]] if release.get("weights") else [],
+            models=[release[kind] for kind in ("weights", "draft_weights") if release.get(kind)],
             images=[image_by_digest(release)] if release.get("image") else [],
         )
         items = self.state.items(mine)

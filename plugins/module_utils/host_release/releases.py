@@ -229,10 +229,10 @@ class HostReleases:
     def _missing(self, description: Mapping[str, Any]) -> list[str]:
         """Return which of weights and image a release needs and the host lacks."""
         missing = []
-        weights = description.get("weights")
-        # Docker creates an empty directory for a mount that does not exist.
-        if weights and not (Path(weights).is_dir() and any(Path(weights).iterdir())):
-            missing.append(f"weights ({weights})")
+        for weights in (description[kind] for kind in ("weights", "draft_weights") if description.get(kind)):
+            # Docker creates an empty directory for a mount that does not exist.
+            if not (Path(weights).is_dir() and any(Path(weights).iterdir())):
+                missing.append(f"weights ({weights})")
         if description.get("image"):
             image = image_by_digest(description)
             if self._images.is_missing(image):

@@ -345,6 +345,8 @@ def _group_lines(group: Tree) -> Iterator[str]:
     yield from _labelled("model", [f"{recipe['model']}, {recipe['use_case']}"])
     if group.get("revision"):
         yield from _labelled("revision", [_revision_text(group["revision"])])
+    if recipe.get("draft_model"):
+        yield from _labelled("draft model", [f"{recipe['draft_model']} (model_weights_draft_revision)"])
     if recipe.get("worker"):
         yield from _labelled("worker", [f"{recipe['worker']}, a part of disaggregated serving; site.yml refuses it"])
     yield from _labelled("image", [f"{recipe['image']} (TensorRT-LLM {recipe['release']})"])

@@ -43,7 +43,7 @@ USE_CASES = ("low_latency", "max_throughput", "agentic")
 WORKERS = ("prefill", "decode")
 LIMITS = ("ipc", "shm_size", "ulimits", "cap_add")
 # The keys of a request that take a name.
-NAMES = ("model", "base_model", "name", "use_case", "worker", "gpu_type", "trtllm_version")
+NAMES = ("model", "base_model", "draft_model", "name", "use_case", "worker", "gpu_type", "trtllm_version")
 # The characters of github.com/distribution/reference.
 IMAGE = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
 # The names of models on the Hugging Face Hub.
@@ -122,6 +122,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     book = document or model
     use_case = document["use_case"] if document else _use_case(request, problems)
     worker = _worker(request, document, problems)
+    draft = _draft(request, model, document, worker, problems)
     slots = choose_gpus(request, problems)
     row = find_hardware(request, tables.hardware, slots, problems)
     image = str(request.get("image") or (document or {}).get("image") or tables.default_image(worker))
@@ -131,7 +132,8 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
 
     size, chosen = None, []
     if book and model and row and _has_recipe(book, model, row, problems) and slots and use_case:
-        facts = {**row, "use_case": use_case, "release": release, "worker": worker, **_backends(release, tables)}
+        facts = {**row, "use_case": use_case, "release": release, "worker": worker, "draft_model": draft}
+        facts.update(_backends(release, tables))
         size = instance_size(request, book, facts, len(slots), problems)
         warnings += odd_number(request, book, facts, len(slots), size) if size else []
         chosen = [layer for layer in _layers(book, tables) if applies(layer, {**facts, "gpus": size})]
@@ -141,6 +143,9 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     layers = [*chosen, *several, *own]
     written = _merge(chosen)
     recipe = _merge(several, written)
+    if draft and row and chosen and get(recipe["engine_options"], ("speculative_config", "decoding_type")) is None:
+        where = f"{use_case} on {row['gpu_type']}"
+        problems.append(f"serving_recipe_draft_model: no document has {draft} for {where}. Remove it.")
     parts = _with_limits(_merge(own, recipe))
     options = parts["engine_options"]
 
@@ -165,14 +170,15 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     if problems:
         raise RecipeError(problems)
     memory_mib = min(slot.found.get("memory_total_mib") or row["memory_mib"] for slot in slots)
-    memory = estimate(options, model["facts"], size, memory_mib, row_of_release)
+    loaded = _with_draft(model, draft)
+    memory = estimate(options, loaded, size, memory_mib, row_of_release)
     too_large = problem(memory, model["id"], row["gpu_type"], size)
     if too_large:
         variable = OVERRIDES["engine_options"] if cause(memory) else "serving_recipe_gpus_per_instance"
         raise RecipeError([f"{variable}: {too_large}"])
     shorter = check_context(memory, model["facts"])
     if shorter:
-        alone = estimate(recipe["engine_options"], model["facts"], size, memory_mib, row_of_release)
+        alone = estimate(recipe["engine_options"], loaded, size, memory_mib, row_of_release)
         notes += _sort_findings(shorter, check_context(alone, model["facts"]), problems, warnings)
 
     short = document["name"] if document else str(model["id"]).rsplit("/", 1)[-1]
@@ -196,6 +202,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
         **parts,
         "base_model": model.get("base"),
         "config": model["config"] if model.get("base") else {},
+        "draft_model": draft,
         **_served_model(str(model["id"]), row_of_release, options, worker, exact),
         "requires": {
             "driver": max(row["min_driver"], row_of_release["driver_floor"], key=_numbers),
@@ -346,6 +353,33 @@ def _model(request: Tree, document: Tree | None, tables: Tables, problems: list[
     else:
         return {**tables.models[base], "id": name, "base": base}
     return None
+
+
+def _draft(
+    request: Tree, model: Tree | None, document: Tree | None, worker: str | None, problems: list[str]
+) -> str | None:
+    """Return the draft model of speculative decoding, or None."""
+    name, variable = request.get("draft_model"), "serving_recipe_draft_model"
+    if not name or not model:
+        return None
+    drafts = model.get("drafts", {})
+    if document:
+        problems.append(f"{variable}: {document['name']} is a published configuration without one. Remove one of them.")
+    elif worker:
+        problems.append(f"{variable}: a {worker} worker of NVIDIA Dynamo takes none. Remove it.")
+    elif not drafts:
+        problems.append(f"{variable}: no draft model for {model['id']} is known. Remove it.")
+    elif name not in drafts:
+        problems.append(_unknown(variable, name, f"is not a draft model of {model['id']}", drafts))
+    else:
+        return str(name)
+    return None
+
+
+def _with_draft(model: Tree, draft: str | None) -> Tree:
+    """Return the facts of a model together with its draft model, for the memory of both."""
+    added = model["drafts"][draft] if draft else {}
+    return {**model["facts"], **{name: model["facts"][name] + value for name, value in added.items()}}
 
 
 def _use_case(request: Tree, problems: list[str]) -> str | None:

@@ -326,29 +326,34 @@ def adapters(it: Configuration) -> Iterator[Finding]:
 def draft_model(it: Configuration) -> Iterator[Finding]:
     """Eagle3DecodingConfig of tensorrt_llm/llmapi/llm_args.py; 'Eagle' means 'Eagle3'.
 
-    The container has the model's directory below /models, and looks nothing up on the hub (HF_HUB_OFFLINE).
+    The container looks nothing up on the hub (HF_HUB_OFFLINE). What breaks with a draft model: TensorRT-LLM issue 10612
+    (structured output), and ``allow_advanced_sampling`` of the same file.
     """
     names = ("speculative_model", "speculative_model_dir")
     given = {name: it.get("speculative_config", name) for name in names if it.get("speculative_config", name)}
-    for name, draft in given.items():
-        if not str(draft).startswith("/"):
-            yield _error(
-                f"speculative_config.{name}",
-                f"'speculative_config.{name}' is {draft!r}, a name on the hub; the container has the model's directory "
-                "only and no access to the hub, so the server would not start. Remove 'speculative_config'.",
-            )
-    if it.get("speculative_config", "decoding_type") not in ("Eagle", "Eagle3"):
+    on_hub = {name: draft for name, draft in given.items() if not str(draft).startswith("/")}
+    for name, draft in on_hub.items():
+        yield _error(
+            f"speculative_config.{name}",
+            f"'speculative_config.{name}' is {draft!r}, a name on the hub, which the container cannot reach. Set "
+            "serving_recipe_draft_model to a draft model of this model, and remove 'speculative_config'.",
+        )
+    if on_hub or it.get("speculative_config", "decoding_type") not in ("Eagle", "Eagle3"):
         return
+    kind = "speculative_config.decoding_type"
     if not given:
-        yield _error(
-            "speculative_config.decoding_type",
-            "'speculative_config.decoding_type' Eagle3 needs a draft model, 'speculative_config.speculative_model'.",
-        )
-    if (it.integer("speculative_config", "max_draft_len") or 0) < 1:
-        yield _error(
-            "speculative_config.decoding_type",
-            "'speculative_config.decoding_type' Eagle3 needs a 'speculative_config.max_draft_len' of at least 1.",
-        )
+        yield _error(kind, f"{kind!r} Eagle3 needs a draft model. Set serving_recipe_draft_model.")
+    elif (it.integer("speculative_config", "max_draft_len") or 0) < 1:
+        yield _error(kind, f"{kind!r} Eagle3 needs a 'speculative_config.max_draft_len' of at least 1.")
+    else:
+        yield _note(kind, "With a draft model an answer may not follow 'response_format' (TensorRT-LLM issue 10612).")
+        ignored = "With a draft model this release ignores 'temperature', 'top_p' and 'seed' of a request"
+        sampling = it.release.get("draft_sampling")
+        if sampling == "ignored":
+            yield _note(kind, f"{ignored}.")
+        elif sampling == "optional" and not it.get("speculative_config", "allow_advanced_sampling"):
+            option = "speculative_config.allow_advanced_sampling"
+            yield _note(option, f"{ignored} unless {option!r} is true.")
 
 
 def stored_responses(it: Configuration) -> Iterator[Finding]:

@@ -245,6 +245,32 @@ def test_sizes_of_graphs(release: str) -> None:
             trtllm_serve.check_graphs(both, row)
 
 
+DRAFT: dict[str, Any] = {"decoding_type": "Eagle", "max_draft_len": 3, "eagle3_layers_to_capture": [23, 29, 35]}
+
+
+@pytest.mark.parametrize(
+    ("config", "speculative", "error", "words"),
+    [
+        ({}, {"speculative_model_dir": "/nowhere"}, ValueError, "Repo id must be in the form"),
+        ({}, {"speculative_model_dir": "nvidia/a-draft"}, FileNotFoundError, "HF_HUB_OFFLINE"),
+        (None, {}, OSError, "config.json"),
+        ({"hidden_size": 4096}, {}, RuntimeError, "size mismatch"),
+        ({}, {"eagle3_layers_to_capture": [36]}, IndexError, r"\[36\]"),
+        ({}, {}, RuntimeError, "No weight files"),
+    ],
+)
+def test_a_draft_model_is_loaded(
+    tmp_path: Path, config: dict[str, Any] | None, speculative: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    """The engine ends with upstream's errors."""
+    model = {"hidden_size": 2880, "vocab_size": 201088, "num_hidden_layers": 36}
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps({**model, "num_hidden_layers": 1, **config}))
+    given = {**DRAFT, "speculative_model_dir": str(tmp_path), **speculative}
+    with pytest.raises(error, match=words):
+        trtllm_serve.check_draft({"speculative_config": given}, model)
+
+
 def test_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpt_oss = {"model_type": "gpt_oss"}
     path = tmp_path / "o200k_base.tiktoken"

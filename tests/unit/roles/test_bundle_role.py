@@ -62,7 +62,7 @@ def test_each_host_takes_the_newest_bundle_of_its_own_directory(
 ) -> None:
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
-        write_index(tmp_path, weights, {**CONTENTS, "platform": {**PLATFORM, "release": name}}, dry=False)
+        write_index(tmp_path, {"weights": weights}, {**CONTENTS, "platform": {**PLATFORM, "release": name}}, dry=False)
         (tmp_path / "bundle.json").rename(tmp_path / name / "bundle.json")
         monkeypatch.setattr("ansible_collections.trtllm.fleet.plugins.module_utils.bundle.datetime", Later)
     hosts = {name: {"bundle_dir": f"{tmp_path}/{{{{ kind }}}}", "kind": name} for name in ("old", "new", "none")}
@@ -80,7 +80,7 @@ def test_each_host_takes_the_newest_bundle_of_its_own_directory(
 
 
 def test_the_bundle_is_spread_to_a_bare_host_and_what_is_served_stays(tmp_path: Path, weights: Path) -> None:
-    write_index(tmp_path, weights, CONTENTS, dry=False)
+    write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False)
     bundle = bundle_of(tmp_path)
     # As the transfer leaves it, which check mode skips.
     here = tmp_path / "srv/models" / bundle["manifest"]["repository"] / bundle["manifest"]["commit"]

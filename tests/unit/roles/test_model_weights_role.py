@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
-from ansible_collections.trtllm.fleet.tests.unit.weights_hub import PUBLIC, LabHub, build
+from ansible_collections.trtllm.fleet.tests.unit.weights_hub import DRAFT, PUBLIC, LabHub, build
 
 
 def resolve(folder: Path, hosts: dict[str, Any], **variables: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -72,6 +72,25 @@ def test_the_first_host_may_become_unreachable(tmp_path: Path) -> None:
     assert not [result for _name, hosts in tasks for result in hosts.values() if result.get("failed")]
     for host in "bc":
         assert facts(tasks, host)["model_weights_result"]["commit"] == hub.manifest(PUBLIC).commit
+
+
+def test_the_draft_model_is_resolved_before_the_model(tmp_path: Path) -> None:
+    hub = LabHub(build(tmp_path / "hub"))
+    draft = {**LOCAL, "model_weights_draft_repository": DRAFT}
+    tasks = resolve(tmp_path, {"a": draft, "b": LOCAL}, **hub_variables(hub, tmp_path))
+    root = tmp_path / "srv/models"
+    expected = str(root / PUBLIC / hub.manifest(PUBLIC).commit)
+    assert [facts(tasks, host)["model_weights_result"]["path"] for host in "ab"] == [expected, expected]
+    assert facts(tasks, "a")["model_weights_result"]["draft_path"] == str(root / DRAFT / hub.manifest(DRAFT).commit)
+    assert facts(tasks, "b")["model_weights_result"]["draft_path"] == ""
+
+
+def test_a_wrong_draft_revision_is_named(tmp_path: Path) -> None:
+    hub = LabHub(build(tmp_path / "hub"))
+    draft = {**LOCAL, "model_weights_draft_repository": DRAFT, "model_weights_draft_revision": "v9"}
+    tasks = resolve(tmp_path, {"a": draft}, **hub_variables(hub, tmp_path))
+    (failed,) = [result["msg"] for _name, hosts in tasks for result in hosts.values() if result.get("failed")]
+    assert failed.startswith(f"{DRAFT} has no revision v9. Set model_weights_draft_revision to ")
 
 
 def test_hosts_share_if_the_first_one_does_not(tmp_path: Path) -> None:

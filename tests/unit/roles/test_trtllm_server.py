@@ -22,6 +22,7 @@ RECIPE: dict[str, Any] = {
     "engine_options": {},
     "environment": {},
     "flags": {},
+    "draft_model": None,
 }
 
 
@@ -65,6 +66,15 @@ def test_the_watchdog_has_its_own_unit() -> None:
     assert {f"--property={name}=trtllm-serve-0.service" for name in ("BindsTo", "After")} <= set(runner.split())
     names = ["trtllm-serve-0.service", "trtllm-serve-0", "http://127.0.0.1:8000", "gpt-oss-120b", "0"]
     assert program.split() == ["@release@/watchdog.py", *names, "600", "3600"]
+
+
+@pytest.mark.parametrize("draft", [None, "nvidia/a-draft"])
+def test_a_draft_model_is_mounted(draft: str | None) -> None:
+    limits: dict[str, Any] = {"ipc": None, "shm_size": None, "ulimits": {}}
+    files, (unit,) = deployed({**RECIPE, "limits": limits, "draft_model": draft})
+    mounted = [volume for volume in values(unit.split(), "--volume") if ":/draft:" in volume]
+    assert mounted == (["/srv/draft:/draft:ro"] if draft else [])
+    assert json.loads(files["release.json"]).get("draft_weights") == ("/srv/draft" if draft else None)
 
 
 def played(folder: Path, play: dict[str, Any]) -> tuple[int, str]:

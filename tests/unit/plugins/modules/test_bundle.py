@@ -23,6 +23,7 @@ from ansible_collections.trtllm.fleet.tests.unit.bundle_sample import (
     bundle_of,
     encoded,
     write_parts,
+    write_snapshot,
 )
 from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
@@ -37,7 +38,7 @@ def index(directory: Path) -> dict[str, Any]:
 
 
 def test_index_and_checksums(tmp_path: Path, weights: Path) -> None:
-    assert write_index(tmp_path, weights, CONTENTS, dry=False).changed
+    assert write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False).changed
     written = index(tmp_path)
     assert written["weights"]["commit"] == COMMIT
     assert written["weights"]["hub"] == "https://hub.example.com"
@@ -58,12 +59,12 @@ def test_index_and_checksums(tmp_path: Path, weights: Path) -> None:
 def test_nothing_new_keeps_the_date_and_reads_nothing(
     tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_index(tmp_path, weights, CONTENTS, dry=False)
+    write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     made = index(tmp_path)["made"]
     monkeypatch.setattr("ansible_collections.trtllm.fleet.plugins.module_utils.bundle.datetime", Later)
     monkeypatch.setattr("builtins.open", refuse)
-    outcome = write_index(tmp_path, weights, CONTENTS, dry=False)
+    outcome = write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False)
     monkeypatch.undo()
     assert not outcome.changed
     assert outcome.before == outcome.after
@@ -76,17 +77,34 @@ def refuse(*arguments: Any, **_options: Any) -> None:
 
 
 def test_a_new_image_changes_the_index_alone(tmp_path: Path, weights: Path) -> None:
-    write_index(tmp_path, weights, CONTENTS, dry=False)
+    write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False)
     first = bundle_of(tmp_path)
     (tmp_path / "image.tar").write_text("IMAGE.TAR")
-    assert write_index(tmp_path, weights, CONTENTS, dry=True).changed
+    assert write_index(tmp_path, {"weights": weights}, CONTENTS, dry=True).changed
     assert bundle_of(tmp_path) == first, "check mode writes nothing"
-    assert write_index(tmp_path, weights, CONTENTS, dry=False).changed
+    assert write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False).changed
     second = bundle_of(tmp_path)
     assert first["manifest"]["commit"] != second["manifest"]["commit"]
     assert len(first["files"]) == len(second["files"])
     changed = [new["path"] for old, new in zip(first["files"], second["files"]) if old != new]
     assert changed == ["image.tar"]
+
+
+def test_a_draft_model_is_a_second_snapshot(tmp_path: Path, weights: Path) -> None:
+    draft = write_snapshot(tmp_path, "a/draft", "f" * 40)
+    write_index(tmp_path, {"weights": weights, "draft_model": draft}, CONTENTS, dry=False)
+    bundle = bundle_of(tmp_path)
+    assert bundle["snapshots"] == [path.relative_to(tmp_path).as_posix() for path in (weights, draft)]
+    wanted = {**WANTED, "draft_model": "a/draft"}
+    assert bundle_problems(bundle, wanted, tmp_path) == []
+    assert bundle_problems(bundle, {**wanted, "draft_model": ""}, tmp_path) == []
+    (other,) = bundle_problems(bundle, {**wanted, "draft_model": "a/b"}, tmp_path)
+    assert "has the draft model a/draft, and serving_recipe_draft_model is a/b: " in other
+    (draft / "config.json").unlink()
+    (broken,) = bundle_problems(bundle, wanted, tmp_path)
+    assert "lacks files" in broken
+    sums = (tmp_path / "SHA256SUMS").read_text()
+    assert f"models/a/draft/{'f' * 40}/config.json" in sums
 
 
 def test_the_module(tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +123,7 @@ def test_the_module(tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture
 
 
 def test_what_the_hosts_get_of_it_is_a_snapshot(tmp_path: Path, weights: Path) -> None:
-    write_index(tmp_path, weights, CONTENTS, dry=False)
+    write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False)
     manifest = Manifest.parse(bundle_of(tmp_path)["manifest"])
     assert verify(tmp_path, manifest, keep_marks=False).verified
     assert "bundle.json" in {file.path for file in manifest.files}
@@ -113,16 +131,26 @@ def test_what_the_hosts_get_of_it_is_a_snapshot(tmp_path: Path, weights: Path) -
 
 
 def test_the_newest_of_several(tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_index(tmp_path, weights, CONTENTS, dry=False)
+    write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False)
     old = encoded(tmp_path)
     (tmp_path / "image.tar").write_text("another")
     monkeypatch.setattr("ansible_collections.trtllm.fleet.plugins.module_utils.bundle.datetime", Later)
-    write_index(tmp_path, weights, CONTENTS, dry=False)
+    write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False)
     newest = newest_bundle([encoded(tmp_path), old, old])
     assert (newest["made"], newest["content"]) == ("2099-01-01T00:00:00Z", encoded(tmp_path))
     assert newest_bundle([]) == {}
 
 
+WANTED: dict[str, Any] = {
+    "bundle_dir": "/srv/bundle",
+    "platform": PLATFORM,
+    "repository": MODEL,
+    "revision": "main",
+    "draft_model": "",
+    "image": IMAGE,
+    "packages": ["docker.io", "nvidia-driver-cuda=580.159.04-*"],
+    "alone": False,
+}
 # Differences of a host, and the problems that are reported, with the variable to change.
 UNFIT: dict[str, tuple[dict[str, Any], list[str]]] = {
     "release": (
@@ -138,6 +166,7 @@ UNFIT: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["the weights of openai/gpt-oss-120b, and serving_recipe_model is"],
     ),
     "revision": ({"revision": "v2"}, [f"at main (commit {COMMIT}), and model_weights_revision is v2"]),
+    "draft model": ({"draft_model": "a/draft"}, ["no draft model, and serving_recipe_draft_model is a/draft: "]),
     "image": (
         {"image": "example.com/release:1.3"},
         [f"{IMAGE}, and the recipe's is example.com/release:1.3 (serving_rec"],
@@ -157,17 +186,9 @@ UNFIT: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 @pytest.mark.parametrize("case", UNFIT)
 def test_what_does_not_fit_is_told(tmp_path: Path, weights: Path, case: str) -> None:
-    write_index(tmp_path, weights, CONTENTS, dry=False)
+    write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False)
     bundle = bundle_of(tmp_path)
-    wanted = {
-        "bundle_dir": "/srv/bundle",
-        "platform": PLATFORM,
-        "repository": MODEL,
-        "revision": "main",
-        "image": IMAGE,
-        "packages": ["docker.io", "nvidia-driver-cuda=580.159.04-*"],
-        "alone": False,
-    }
+    wanted = WANTED
     assert bundle_problems(bundle, wanted, tmp_path) == []
     assert bundle_problems(bundle, {**wanted, "revision": COMMIT}, None) == []
     change, expected = UNFIT[case]
@@ -180,7 +201,7 @@ def test_what_does_not_fit_is_told(tmp_path: Path, weights: Path, case: str) -> 
 
 
 def test_the_check_of_a_host(tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_index(tmp_path, weights, CONTENTS, dry=False)
+    write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False)
     fitting = {
         "bundle": bundle_of(tmp_path),
         "bundle_dir": str(tmp_path),

@@ -208,6 +208,12 @@ def test_access_to_a_gated_repository_is_tried_on_the_largest_file(
     assert script.requests[-1] == ("HEAD", path, f"Bearer {CANARY}")
 
 
+def test_a_renamed_repository_is_named(script: Script) -> None:
+    script.on(INFO, b"", 307, Location=INFO.replace(REPOSITORY, "openai/other"))
+    with pytest.raises(HubError, match=f"{REPOSITORY} was renamed to openai/other. Correct serving_recipe_model."):
+        manifest_of(script.url)
+
+
 def test_redirects_do_not_carry_the_token_away(script: Script) -> None:
     thief = Script()
     script.on(INFO, b"", 307, Location=f"{thief.url}{INFO}")

@@ -184,7 +184,11 @@ def deployed(recipe: dict[str, Any], access: str = "cdi") -> tuple[dict[str, str
         **role,
         # Results of earlier roles.
         "serving_recipe_result": recipe,
-        "model_weights_result": {"path": "/models/weights", "vocabulary_dir": "/models/encodings"},
+        "model_weights_result": {
+            "path": "/models/weights",
+            "draft_path": "/srv/draft",
+            "vocabulary_dir": "/models/encodings",
+        },
         "nvidia_container_toolkit_gpu_access": access,
         "container_image_result": recipe["image"],
         # As the documents have it.

@@ -12,6 +12,7 @@ import pydantic
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import expand_releases
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import get
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import USE_CASES, RecipeError, resolve
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_declared, load_tables
 from lab.engine import options as engine
@@ -22,7 +23,8 @@ COUNTS = [1, 2, 3, 4, 6, 8]
 SIZES = [None, 1, 2, 4, 8]
 TAGS = [row["default_tag"] for row in TABLES.releases.values()]
 # Reasons from the combination itself: the rest of a request here is always valid.
-REASONS = ("gpu_type", "gpu_count", "gpus_per_instance", "image", "model", "name")
+REASONS = ("gpu_type", "gpu_count", "gpus_per_instance", "image", "model", "name", "draft_model")
+DRAFT = "nvidia/gpt-oss-120b-Eagle3-v3"
 
 
 def request(**cell: Any) -> dict[str, Any]:
@@ -39,10 +41,13 @@ def request(**cell: Any) -> dict[str, Any]:
 
 
 def models() -> Iterator[dict[str, Any]]:
-    for model, gpu_type, count, size, use_case, tag in itertools.product(
-        TABLES.models, GPU_TYPES, COUNTS, SIZES, USE_CASES, TAGS
-    ):
+    grid = itertools.product(TABLES.models, GPU_TYPES, COUNTS, SIZES, USE_CASES, TAGS, [None, DRAFT])
+    for model, gpu_type, count, size, use_case, tag, draft in grid:
+        # A draft model does not depend on the size of an instance.
+        if draft and size:
+            continue
         yield request(
+            draft_model=draft,
             model=model,
             gpu_type=gpu_type,
             gpu_count=count,
@@ -95,6 +100,7 @@ def check(recipe: dict[str, Any], asked: dict[str, Any]) -> None:
     assert {len(instance["gpus"]) for instance in recipe["instances"]} == {recipe["gpus_per_instance"]}
     assert options.get("tensor_parallel_size", 1) == recipe["gpus_per_instance"]
     assert recipe["memory"]["fits"]
+    assert bool(get(options, ("speculative_config", "decoding_type"))) is bool(asked.get("draft_model"))
     assert [text for text in recipe["warnings"] if not text.startswith("serving_recipe_gpu_count: ")] == []
     assert all(entry["source"] for entry in recipe["provenance"])
     # Set by layers that choose by architecture, so a new one without a layer has neither.

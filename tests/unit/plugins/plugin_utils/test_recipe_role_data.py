@@ -27,6 +27,7 @@ KNOWN = {
     "gpus": {size for book in BOOKS for sizes in book["supported"].values() for size in sizes},
     "release": set(TABLES.releases),
     "triton": {True, False},
+    "draft_model": {draft for book in BOOKS for draft in book.get("drafts", {})},
 }
 
 

@@ -119,7 +119,7 @@ def test_quiet() -> None:
         (
             {"speculative_config": {"decoding_type": "Eagle3", "max_draft_len": 3}},
             "speculative_config.decoding_type",
-            "'speculative_config.decoding_type' Eagle3 needs a draft model, 'speculative_config.speculative_model'.",
+            "'speculative_config.decoding_type' Eagle3 needs a draft model. Set serving_recipe_draft_model.",
         ),
         (
             {"speculative_config": {"decoding_type": "Eagle3", "speculative_model": "/models/draft"}},
@@ -130,9 +130,9 @@ def test_quiet() -> None:
             (
                 {"speculative_config": {"decoding_type": kind, name: "nvidia/gpt-oss-120b-Eagle3", "max_draft_len": 3}},
                 f"speculative_config.{name}",
-                f"'speculative_config.{name}' is 'nvidia/gpt-oss-120b-Eagle3', a name on the hub; the container has "
-                "the model's directory only and no access to the hub, so the server would not start. "
-                "Remove 'speculative_config'.",
+                f"'speculative_config.{name}' is 'nvidia/gpt-oss-120b-Eagle3', a name on the hub, which the container "
+                "cannot reach. Set serving_recipe_draft_model to a draft model of this model, and remove "
+                "'speculative_config'.",
             )
             for kind, name in (("Eagle", "speculative_model"), ("Draft_Target", "speculative_model_dir"))
         ),

@@ -61,6 +61,7 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
         "model": "openai/gpt-oss-120b",
         "base_model": None,
         "config": {},
+        "draft_model": None,
         # TensorRT-LLM 1.2 has no option for the name.
         "served_model": "gpt-oss-120b",
         "use_case": "low_latency",
@@ -649,6 +650,56 @@ def test_values_of_the_config_are_the_facts(model: str) -> None:
 def test_problems_of_fine_tunes(changes: dict[str, Any], variable: str, words: str) -> None:
     (problem,) = problems(**changes)
     assert problem.startswith(f"{variable}: ")
+    assert words in problem
+
+
+DRAFT = "nvidia/gpt-oss-120b-Eagle3-v3"
+
+
+@pytest.mark.parametrize(
+    ("draft", "release", "expected"),
+    [
+        (DRAFT, "1.1.0", {"max_draft_len": 3, "eagle3_layers_to_capture": [23, 29, 35]}),
+        (
+            DRAFT,
+            "1.2.1",
+            {"max_draft_len": 3, "eagle3_layers_to_capture": [23, 29, 35], "allow_advanced_sampling": True},
+        ),
+        (DRAFT, "1.4.0rc1", {"max_draft_len": 3, "eagle3_layers_to_capture": [23, 29, 35]}),
+        (
+            "nvidia/gpt-oss-120b-Eagle3-throughput",
+            "1.4.0rc1",
+            {"max_draft_len": 1, "eagle3_layers_to_capture": [-1]},
+        ),
+    ],
+)
+def test_a_draft_model_adds_its_options_and_its_memory(draft: str, release: str, expected: dict[str, Any]) -> None:
+    request = {**REQUEST, "image": f"r/i:{release}"}
+    recipe, without = serving_recipe({**request, "draft_model": draft}), serving_recipe(request)
+    always = {"decoding_type": "Eagle", "speculative_model_dir": "/draft"}
+    assert recipe["engine_options"]["speculative_config"] == {**always, **expected}
+    assert (recipe["draft_model"], without["draft_model"]) == (draft, None)
+    assert recipe["memory"]["weights_mib"] > without["memory"]["weights_mib"]
+    assert recipe["memory"]["kv_tokens"] < without["memory"]["kv_tokens"]
+    ignored = [note for note in recipe["notes"] if "'temperature'" in note]
+    assert bool(ignored) is (release == "1.1.0")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"draft_model": "nvidia/gpt-oss-120b-Eagle3-v4"}, "is not a draft model of openai/gpt-oss-120b"),
+        ({"model": "openai/gpt-oss-20b"}, "no draft model for openai/gpt-oss-20b is known"),
+        ({"worker": "decode"}, "a decode worker of NVIDIA Dynamo takes none"),
+        ({"name": "blog9_low_latency"}, "blog9_low_latency is a published configuration without one"),
+        ({"gpu_type": "rtx_pro_6000"}, f"no document has {DRAFT} for low_latency on rtx_pro_6000"),
+        ({"use_case": "max_throughput"}, f"no document has {DRAFT} for max_throughput on b200"),
+        ({"draft_model": ["x"]}, "takes a name"),
+    ],
+)
+def test_problems_of_draft_models(changes: dict[str, Any], words: str) -> None:
+    (problem,) = problems(**{"draft_model": DRAFT, **changes})
+    assert problem.startswith("serving_recipe_draft_model: ")
     assert words in problem
 
 
