@@ -239,7 +239,8 @@ def matrix_row(case: Case, resolved: Resolved, model: str) -> list[str]:
     if recipe_for(case.gpu_type, case.use_case, model=model)["gpus_per_instance"] == case.size:
         layout = f"**{layout}**"
     values = (get(recipe["engine_options"], option.split(".")) for option in COMPARED.values())
-    cells = [{True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value) for value in values]
+    told = {True: "yes", False: "no", None: ""}
+    cells = [told[value] if isinstance(value, bool) or value is None else str(value) for value in values]
     return [f"{host} `{case.gpu_type}`", layout, *cells, about(recipe["memory"]["kv_tokens"])]
 
 

@@ -283,7 +283,7 @@ def capacity(args: Mapping[str, Any], config: Mapping[str, Any], row: options.Ro
         facts = next(
             each
             for each in json.loads((HERE / "models.json").read_text())
-            if each["layers"] == config["num_hidden_layers"]
+            if (each["layers"], each["hidden_size"]) == (config["num_hidden_layers"], config["hidden_size"])
         )
         found = estimate(args, facts, args.get("tensor_parallel_size") or 1, memory_mib, row)
         if not found["fits"]:
@@ -424,7 +424,7 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
     asked = fault()
     held = capacity(args, config, row, gpu_memory_mib())
     held["slots"] = args.get("max_batch_size") or DEFAULT_MAX_BATCH_SIZE
-    harmony = "" if row["harmony"] else RAW_HARMONY
+    harmony = RAW_HARMONY if config["model_type"] == "gpt_oss" and not row["harmony"] else ""
     if asked == "health_only" or (row["harmony"] and not vocabulary_is_good(config)):
         body = json.dumps(
             {"object": "error", "message": VOCABULARY_ERROR, "type": "internal_error", "param": None, "code": 400}

@@ -114,8 +114,16 @@ recipe:
       description: Result of C(/health) while the engine loads, V(refused) or V(503).
       type: str
     harmony:
-      description: Whether the release parses the harmony format. If not, an answer is the raw text of all channels.
+      description:
+        - Whether the server parses the answers of the model. If not, an answer of gpt-oss is the raw text of all
+          channels of the harmony format.
       type: bool
+    vocabulary:
+      description: Whether the server needs the vocabulary of the harmony format.
+      type: bool
+    dynamo_parsers:
+      description: Parsers of NVIDIA Dynamo's workers, C(reasoning) and C(tool_call); empty if it has none.
+      type: dict
     instances:
       description: Server processes, each with its name, GPU indices, TCP port, and the NUMA node of all its GPUs.
       type: list

@@ -2,8 +2,8 @@
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, Fleet
 
-# Changes by each login with SSH and Ansible (its modules that fetch a URL use a directory in root's home too), and by the
-# running system itself.
+# Changes by each login with SSH and Ansible, whose modules that fetch a URL use a directory in root's home too, and by
+# the running system itself.
 NOT_OURS = (
     r"^/(proc|sys|dev|run|tmp|var/tmp|var/log|var/lib/systemd|root/\.ansible"
     r"|home/debian/\.(ansible|sudo_as_admin_successful))(/| )"

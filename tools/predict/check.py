@@ -69,8 +69,13 @@ class Cell:
 
 
 def cells() -> Iterator[Cell]:
-    """Yield the cells of all models and GPU types that AIConfigurator knows."""
+    """Yield the cells of all models with experts and GPU types that AIConfigurator knows.
+
+    A dense model has one layout for a number of GPUs.
+    """
     for model, row in TABLES.models.items():
+        if not row["facts"].get("experts"):
+            continue
         for gpu_type in (name for name in row["supported"] if name in SYSTEMS):
             for count in (count for count in COUNTS if count <= host_gpus(gpu_type)):
                 for use_case in DATA["objectives"]:

@@ -23,7 +23,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # The harmony tokens and their numbers in the o200k_harmony vocabulary.
 SPECIAL_TOKENS = {
@@ -169,7 +169,7 @@ def byte_alphabet() -> list[str]:
     return [chr(byte if byte in printable else next(spare)) for byte in range(256)]
 
 
-def tokenizer() -> dict[str, object]:
+def tokenizer() -> dict[str, Any]:
     """Return tokenizer.json: byte-level BPE over invented syllables, which encodes all text."""
     space, consonants, vowels = byte_alphabet()[ord(" ")], "bcdfghjklmnprstvwxyz", "aeiou"
     open_syllables = [(a, b) for a in consonants for b in vowels]
@@ -361,6 +361,63 @@ def draft_files(name: str, _shape: Shape, edition: int) -> dict[str, bytes]:
     }
 
 
+QWEN3_CHAT_TEMPLATE = """\
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{% if message.content is string -%}{{ message.content }}
+{%- else -%}{%- for part in message.content or [] -%}{{ part.text }}{%- endfor -%}
+{%- endif -%}
+<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}<|im_start|>assistant
+{% endif -%}
+"""
+
+
+def dense_files(name: str, shape: Shape, edition: int) -> dict[str, bytes]:
+    """Return the files of Qwen3-8B, a dense model. Its tokenizer is that of the others, without harmony tokens."""
+    tokens, vocabulary = tokenizer(), {"<|im_start|>": 151644, "<|im_end|>": 151645, "<|endoftext|>": 151643}
+    plain = {token: number for token, number in tokens["model"]["vocab"].items() if token not in SPECIAL_TOKENS}
+    tokens["model"]["vocab"] = plain | vocabulary
+    added = tokens["added_tokens"][0]
+    tokens["added_tokens"] = [{**added, "id": number, "content": token} for token, number in vocabulary.items()]
+    settings = {"bos_token": None, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    contents = [Tensor("model.embed_tokens.weight", "BF16", (151936, shape.width))]
+    contents += [
+        Tensor(f"model.layers.{layer}.mlp.{matrix}_proj.weight", "BF16", (shape.width, 3 * shape.width))
+        for layer in range(shape.layers)
+        for matrix in ("down", "gate", "up")
+    ]
+    found = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "bos_token_id": 151643,
+        "eos_token_id": 151645,
+        "head_dim": 128,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "max_position_embeddings": 40960,
+        "model_type": "qwen3",
+        "num_attention_heads": 32,
+        "num_hidden_layers": shape.layers,
+        "num_key_value_heads": 8,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "vocab_size": 151936,
+    }
+    return {
+        ".gitattributes": GITATTRIBUTES.encode(),
+        "LICENSE": stand_in("License"),
+        "README.md": stand_in(f"{name}, edition {edition}"),
+        "config.json": as_json(found),
+        "generation_config.json": as_json({"eos_token_id": [151645, 151643], "pad_token_id": 151643}),
+        "tokenizer.json": as_json(tokens),
+        "tokenizer_config.json": as_json(
+            {**settings, "chat_template": QWEN3_CHAT_TEMPLATE, "tokenizer_class": "PreTrainedTokenizerFast"}
+        ),
+        "model.safetensors": safetensors(contents, f"{name} {edition}"),
+    }
+
+
 def commit_id(files: dict[str, bytes], parent: str) -> str:
     """Return 40 hexadecimal digits derived from the contents and the parent."""
     digest = hashlib.sha1(parent.encode())
@@ -407,9 +464,12 @@ def build(outdir: Path) -> None:
     ):
         shutil.rmtree(outdir / full_name, ignore_errors=True)
         build_repository(outdir / full_name, shape, name, gated)
-    draft = outdir / "nvidia/gpt-oss-120b-Eagle3-v3"
-    shutil.rmtree(draft, ignore_errors=True)
-    build_repository(draft, large, draft.name, False, draft_files)
+    for full_name, shape, contents in (
+        ("nvidia/gpt-oss-120b-Eagle3-v3", large, draft_files),
+        ("Qwen/Qwen3-8B", Shape(layers=36, experts=0, shards=1, width=4), dense_files),
+    ):
+        shutil.rmtree(outdir / full_name, ignore_errors=True)
+        build_repository(outdir / full_name, shape, full_name.rpartition("/")[2], False, contents)
 
 
 if __name__ == "__main__":

@@ -191,6 +191,8 @@ def check_context(estimated: Mapping[str, Any], facts: Mapping[str, Any]) -> lis
 
 def _weights(options: Mapping[str, Any], facts: Mapping[str, Any], split: Parallelism) -> float:
     """Return the bytes on one GPU: its padded experts and its part of the other weights."""
+    if not facts.get("experts"):
+        return float(facts["weights_bytes"] / split.attention)
     hidden, inner = facts["hidden_size"], facts["expert_intermediate_size"]
     rows = _padded(math.ceil(inner / split.within_experts), WEIGHT_ALIGNMENT)
     cutlass = get(options, ("moe_config", "backend")) == "CUTLASS"
@@ -202,20 +204,24 @@ def _weights(options: Mapping[str, Any], facts: Mapping[str, Any], split: Parall
 
 
 def _activations(options: Mapping[str, Any], facts: Mapping[str, Any], split: Parallelism) -> float:
-    """Return the bytes on one GPU in the largest step: activations of experts, hidden states, and logits of a batch.
+    """Return the bytes on one GPU in the largest step: activations of experts (of a dense model, of its layer), hidden
+    states, and logits of a batch.
 
     Assumes an even distribution of tokens over the experts.
     """
     tokens = max(1, integer(options, "max_num_tokens") or DEFAULT_MAX_NUM_TOKENS)
     batch = max(1, integer(options, "max_batch_size") or DEFAULT_MAX_BATCH_SIZE)
     hidden = facts["hidden_size"]
+    logits = batch * facts["vocabulary"] * 4  # float32
+    # Input and output; gate, up and their product.
+    if not facts.get("experts"):
+        width = 2 * hidden + 3 * facts["intermediate_size"] / split.attention
+        return float(tokens * width * BFLOAT16 + 2 * tokens * hidden * BFLOAT16 + logits)
     # With attention DP the experts of a GPU process the tokens of all GPUs.
     gathered = tokens * split.attention_ranks
     at_once = min(gathered, integer(options, "moe_config", "max_num_tokens") or gathered)
-    # Input and output; gate, up and their product.
     width = 2 * hidden + 3 * facts["expert_intermediate_size"] / split.within_experts
     experts = at_once * facts["experts_per_token"] / split.experts * width * BFLOAT16
-    logits = batch * facts["vocabulary"] * 4  # float32
     return float(experts + (tokens + gathered) * hidden * BFLOAT16 + logits)
 
 

@@ -122,6 +122,8 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     book = document or model
     use_case = document["use_case"] if document else _use_case(request, problems)
     worker = _worker(request, document, problems)
+    if worker and model and not model["family"]["dynamo_parsers"]:
+        problems.append(f"serving_recipe_model: no workers of NVIDIA Dynamo serve {model['id']} here. Use site.yml.")
     draft = _draft(request, model, document, worker, problems)
     slots = choose_gpus(request, problems)
     row = find_hardware(request, tables.hardware, slots, problems)
@@ -197,13 +199,16 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
         "image": image,
         "release": release,
         "health": row_of_release["health"],
-        "harmony": row_of_release["harmony"],
+        # Of another family nothing has to be parsed but what the flags say.
+        "harmony": row_of_release["harmony"] or not model["family"]["harmony"],
+        "vocabulary": model["family"]["harmony"],
+        "dynamo_parsers": model["family"]["dynamo_parsers"],
         "instances": instances,
         **parts,
         "base_model": model.get("base"),
         "config": model["config"] if model.get("base") else {},
         "draft_model": draft,
-        **_served_model(str(model["id"]), row_of_release, options, worker, exact),
+        **_served_model(model, row_of_release, options, worker, exact),
         "requires": {
             "driver": max(row["min_driver"], row_of_release["driver_floor"], key=_numbers),
             "gpu_memory_mib": memory["required_mib"],
@@ -224,17 +229,27 @@ def _backends(release: str | None, tables: Tables) -> dict[str, Any]:
     return {"triton": "TRITON" in backends.get("choices", ["TRITON"])}
 
 
-def _served_model(model: str, release: Tree, options: Tree, worker: str | None, exact: bool) -> dict[str, Any]:
+def _served_model(model: Tree, release: Tree, options: Tree, worker: str | None, exact: bool) -> dict[str, Any]:
     """Return the name of the model at its server, and the options on the server's command line.
 
     ``exact``: whether it is the image's release. An image for which it is the nearest may not have its flags.
     """
     # In some releases the command line's defaults override the file.
     flags = {name: options[name] for name in release.get("command_line", []) if options.get(name) is not None}
-    if worker or (exact and "--served_model_name" in release["cli"]):
-        return {"served_model": model, "flags": flags if worker else {**flags, "served_model_name": model}}
+    name = str(model["id"])
+    if worker:
+        return {"served_model": name, "flags": flags}
+    parsers = model["family"]["server_parsers"].items()
+    flags.update((flag, value) for flag, value in parsers if exact and _takes(release["cli"].get(f"--{flag}"), value))
+    if exact and "--served_model_name" in release["cli"]:
+        return {"served_model": name, "flags": {**flags, "served_model_name": name}}
     # trtllm-serve lists the last part of the path to the weights, and answers requests with any name.
-    return {"served_model": model.rpartition("/")[2], "flags": flags}
+    return {"served_model": name.rpartition("/")[2], "flags": flags}
+
+
+def _takes(flag: Tree | None, value: str) -> bool:
+    """Return whether a flag, a row of a release's command line or None, takes a value."""
+    return flag is not None and value in flag.get("choices", [value])
 
 
 def _understood(request: Tree, problems: list[str]) -> dict[str, Any]:

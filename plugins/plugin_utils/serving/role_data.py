@@ -39,12 +39,18 @@ def load_declared() -> dict[str, Any]:
     return {file["version"]: file["options"] for file in _load_all("declared")}
 
 
+def _with_family(model: dict[str, Any], families: Mapping[str, Any]) -> dict[str, Any]:
+    family = families[model["family"]]
+    return {**model, "family": family, "facts": {**model["facts"], **family["facts"]}}
+
+
 @cache
 def load_tables() -> Tables:
     """Return the data of the role. Reading it here is faster than templating it for every host of a fleet."""
+    families = _load(DATA / "families.yml")
     return Tables(
         hardware=_load(DATA / "hardware.yml"),
-        models={model["id"]: model for model in _load_all("models")},
+        models={model["id"]: _with_family(model, families) for model in _load_all("models")},
         documents={document["name"]: document for documents in _load_all("documents") for document in documents},
         base=_load(DATA / "base.yml"),
         workers=_load(DATA / "workers.yml"),

@@ -93,16 +93,20 @@ def whole_instance(it: Configuration) -> Iterator[Finding]:
 def no_pipelines(it: Configuration) -> Iterator[Finding]:
     """TensorRT-LLM pull request 7911 (modeling_gpt_oss.py asserts it)."""
     pipelines = it.integer("pipeline_parallel_size")
-    if pipelines and pipelines > 1:
+    if pipelines and pipelines > 1 and not it.facts["pipelines"]:
         yield _error(
             "pipeline_parallel_size",
-            f"'pipeline_parallel_size' is {pipelines}; TensorRT-LLM has no pipeline parallelism for gpt-oss. "
+            f"'pipeline_parallel_size' is {pipelines}; TensorRT-LLM has no pipeline parallelism for this model. "
             "Set it to 1.",
         )
 
 
 def split_of_experts(it: Configuration) -> Iterator[Finding]:
     """The experts are split evenly over the GPUs of tensor parallelism (tensorrt_llm/mapping.py)."""
+    if not it.facts.get("experts"):
+        for name in (name for name in (*MOE_PARALLEL_OPTIONS, "moe_config") if it.get(name) is not None):
+            yield _error(name, f"{name!r} is set; the model has no experts. Remove the option.")
+        return
     for name in MOE_PARALLEL_OPTIONS:
         if it.integer(name) == 0:
             yield _error(name, f"{name!r} is 0; it must be at least 1. Remove it, and TensorRT-LLM chooses.")
@@ -145,10 +149,10 @@ def attention_dp(it: Configuration) -> Iterator[Finding]:
 def attention_sinks(it: Configuration) -> Iterator[Finding]:
     """tensorrt_llm/_torch/modules/attention.py asserts it for a model with sinks, as gpt-oss is (issue 13156)."""
     backend = it.get("attn_backend")
-    if isinstance(backend, str) and backend != "TRTLLM":
+    if it.facts["attention_sinks"] and isinstance(backend, str) and backend != "TRTLLM":
         yield _error(
             "attn_backend",
-            f"'attn_backend' is {backend}; gpt-oss needs attention sinks, which only TRTLLM has. Remove the option.",
+            f"'attn_backend' is {backend}; the model needs attention sinks, which only TRTLLM has. Remove the option.",
         )
 
 

@@ -23,6 +23,7 @@ RECIPE: dict[str, Any] = {
     "environment": {},
     "flags": {},
     "draft_model": None,
+    "vocabulary": True,
 }
 
 

@@ -7,7 +7,7 @@ from tools.bench.recipes import fleet
 
 
 def test_fleet_covers_all_inputs_without_equal_hosts() -> None:
-    hosts = fleet(100)
+    hosts = fleet(130)
     recipes = [
         serving_recipe({"model": None, **{name.removeprefix("serving_recipe_"): value for name, value in host.items()}})
         for host in hosts.values()

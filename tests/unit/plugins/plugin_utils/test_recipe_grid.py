@@ -104,7 +104,8 @@ def check(recipe: dict[str, Any], asked: dict[str, Any]) -> None:
     assert [text for text in recipe["warnings"] if not text.startswith("serving_recipe_gpu_count: ")] == []
     assert all(entry["source"] for entry in recipe["provenance"])
     # Set by layers that choose by architecture, so a new one without a layer has neither.
-    assert recipe["document"] or options["moe_config"]["backend"], "no MoE backend"
+    dense = not TABLES.models[recipe["model"]]["facts"].get("experts")
+    assert recipe["document"] or dense or options["moe_config"]["backend"], "no MoE backend"
     batch_size = options.get("max_batch_size") or recipe["flags"].get("max_batch_size")
     assert recipe["document"] or batch_size, "no batch size"
     # A published configuration is unchanged.

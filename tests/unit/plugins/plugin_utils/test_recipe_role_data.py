@@ -95,7 +95,7 @@ def test_models_support_known_hardware(model: dict[str, Any]) -> None:
         assert layout["source"]
         assert unknown_selectors(layout) == []
     assert model["facts"]["source"]
-    assert (ROLE / "vars/models" / f"{model['id'].split('/')[1]}.yml").exists()
+    assert (ROLE / "vars/models" / f"{model['id'].split('/')[1].lower()}.yml").exists()
 
 
 def test_backends_and_dtypes_of_the_hardware_exist_in_the_newest_release() -> None:

@@ -41,7 +41,7 @@ def test_quiet() -> None:
         (
             {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
             "pipeline_parallel_size",
-            "'pipeline_parallel_size' is 2; TensorRT-LLM has no pipeline parallelism for gpt-oss. Set it to 1.",
+            "'pipeline_parallel_size' is 2; TensorRT-LLM has no pipeline parallelism for this model. Set it to 1.",
         ),
         (
             {"moe_expert_parallel_size": 4, "moe_tensor_parallel_size": 4},
@@ -57,7 +57,7 @@ def test_quiet() -> None:
         (
             {"attn_backend": "FLASHINFER"},
             "attn_backend",
-            "'attn_backend' is FLASHINFER; gpt-oss needs attention sinks, which only TRTLLM has. Remove the option.",
+            "'attn_backend' is FLASHINFER; the model needs attention sinks, which only TRTLLM has. Remove the option.",
         ),
         (
             {"model": "openai/gpt-oss-20b"},

@@ -73,6 +73,8 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
         "release": "1.2",
         "health": "refused",
         "harmony": True,
+        "vocabulary": True,
+        "dynamo_parsers": {"reasoning": "gpt_oss", "tool_call": "harmony"},
         "gpus_per_instance": 8,
         "instances": [{"name": "serve-0", "gpus": [0, 1, 2, 3, 4, 5, 6, 7], "port": 8000, "numa_node": None}],
         # examples/configs/curated/gpt-oss-120b-latency.yaml, with the KV cache of examples/configs/database.
@@ -111,6 +113,8 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
         "warnings": [],
     }
 
+
+DRAFT = "nvidia/gpt-oss-120b-Eagle3-v3"
 
 # Values of the sources: TP, EP, attention DP, batch, MoE backend, KV dtype.
 PUBLISHED = [
@@ -613,20 +617,64 @@ def test_a_fine_tune_has_the_recipe_of_its_base_model(model: str, base: str | No
 def test_values_of_the_config_are_the_facts(model: str) -> None:
     row = load_tables().models[model]
     facts, config = row["facts"], row["config"]
-    assert [
-        facts[fact] for fact in ("layers", "experts", "experts_per_token", "expert_intermediate_size", "context")
-    ] == [
-        config[key]
-        for key in (
-            "num_hidden_layers",
-            "num_local_experts",
-            "num_experts_per_tok",
-            "intermediate_size",
-            "max_position_embeddings",
-        )
-    ]
-    for key in ("hidden_size", "head_dim", "sliding_window"):
-        assert facts[key] == config[key]
+    dense = {"intermediate_size": "intermediate_size"}
+    experts = {
+        "experts": "num_local_experts",
+        "experts_per_token": "num_experts_per_tok",
+        "expert_intermediate_size": "intermediate_size",
+        "sliding_window": "sliding_window",
+    }
+    for fact, key in {
+        "layers": "num_hidden_layers",
+        "hidden_size": "hidden_size",
+        "attention_heads": "num_attention_heads",
+        "kv_heads": "num_key_value_heads",
+        "head_dim": "head_dim",
+        "vocabulary": "vocab_size",
+        "context": "max_position_embeddings",
+        **(experts if facts.get("experts") else dense),
+    }.items():
+        assert facts[fact] == config[key], fact
+
+
+QWEN = {**REQUEST, "model": "Qwen/Qwen3-8B"}
+
+
+def test_a_dense_model_is_a_file_of_data() -> None:
+    recipe = serving_recipe({**QWEN, "image": "r/i:1.4.0rc1"})
+    assert recipe["flags"] == {"reasoning_parser": "qwen3", "tool_parser": "qwen3", "served_model_name": QWEN["model"]}
+    assert (recipe["vocabulary"], recipe["harmony"], recipe["dynamo_parsers"]) == (False, True, {})
+    assert "moe_config" not in recipe["engine_options"]
+    assert len(recipe["instances"]) == 8
+    # 1.0 has no parser for it. It does not parse harmony either, which this model does not use.
+    older = serving_recipe({**QWEN, "image": "r/i:1.0.0"})
+    assert ("reasoning_parser" in older["flags"], older["harmony"]) == (False, True)
+
+
+def test_the_memory_of_a_dense_model() -> None:
+    memory = {size: serving_recipe({**QWEN, "gpus_per_instance": size})["memory"] for size in (1, 2)}
+    assert memory[1]["weights_mib"] == round(16381470720 / 2**20)
+    assert memory[2]["weights_mib"] == round(16381470720 / 2 / 2**20)
+    assert memory[2]["activations_mib"] < memory[1]["activations_mib"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"engine_options": {"moe_config": {"backend": "CUTLASS"}}}, "'moe_config' is set; the model has no experts"),
+        ({"engine_options": {"moe_expert_parallel_size": 1}}, "'moe_expert_parallel_size' is set; the model has no"),
+        ({"worker": "decode"}, "serving_recipe_model: no workers of NVIDIA Dynamo serve Qwen/Qwen3-8B here"),
+        ({"draft_model": DRAFT}, "no draft model for Qwen/Qwen3-8B is known"),
+    ],
+)
+def test_problems_of_a_dense_model(changes: dict[str, Any], words: str) -> None:
+    assert words in problems(**{"model": "Qwen/Qwen3-8B", **changes})[0]
+
+
+def test_a_dense_model_has_no_rules_of_gpt_oss() -> None:
+    pipelines = {"tensor_parallel_size": 1, "pipeline_parallel_size": 2}
+    options = {"attn_backend": "FLASHINFER", **pipelines}
+    assert serving_recipe({**QWEN, "gpus_per_instance": 2, "engine_options": options})["engine_options"]["attn_backend"]
 
 
 @pytest.mark.parametrize(
@@ -651,9 +699,6 @@ def test_problems_of_fine_tunes(changes: dict[str, Any], variable: str, words: s
     (problem,) = problems(**changes)
     assert problem.startswith(f"{variable}: ")
     assert words in problem
-
-
-DRAFT = "nvidia/gpt-oss-120b-Eagle3-v3"
 
 
 @pytest.mark.parametrize(
@@ -734,7 +779,7 @@ def test_triton_is_deprecated(tag: str, noted: bool) -> None:
     assert any("'moe_config.backend' is TRITON, which is deprecated" in note for note in recipe["notes"]) is noted
 
 
-@pytest.mark.parametrize("model", load_tables().models)
+@pytest.mark.parametrize("model", ["openai/gpt-oss-120b", "openai/gpt-oss-20b"])
 @pytest.mark.parametrize("gpu_type", ["h200", "h200_nvl", "h100", "h100_pcie", "h100_nvl"])
 def test_a_release_without_triton_gets_cutlass(model: str, gpu_type: str) -> None:
     tables = load_tables()
