@@ -129,6 +129,10 @@ bench-thousand: $(venv) ## Measure the control node's cost of a fleet without ch
 check-recipes: $(venv) ## Compare each default recipe with the best layout that NVIDIA's AIConfigurator predicts, without a GPU (20 min, 850 MB)
 	PYTHONPATH=collections python -m tools.predict.check
 
+.PHONY: recommend
+recommend: $(venv) ## Print the fewest hosts for a load (LOAD="--prompt 8192 --answer 1024 --user 30 --tokens 100000"; 5 min, 850 MB)
+	PYTHONPATH=collections python -m tools.predict.recommend $(LOAD)
+
 .PHONY: docs
 docs: $(venv) ## Write the generated documents
 	PYTHONPATH=collections python -m tools.docs

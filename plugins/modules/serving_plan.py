@@ -32,6 +32,25 @@ options:
         a revision that is a commit needs no query.
     type: bool
     default: false
+  predictor:
+    description:
+      - Python interpreter that has NVIDIA's AIConfigurator, which predicts without a GPU what each recipe serves.
+      - Takes half a minute for each model and GPU type. Without it nothing is predicted.
+    type: path
+  prompt_tokens:
+    description: Tokens of a prompt for the prediction. By default 1,024, or for the use case V(agentic) 32,000.
+    type: int
+  answer_tokens:
+    description: Tokens of an answer. By default 1,024, or for the use case V(agentic) 256.
+    type: int
+  gpu_hour_price:
+    description: Price of a GPU for an hour, for the price of a million output tokens.
+    type: float
+  results:
+    description:
+      - Directory of results of role P(trtllm.fleet.benchmark#role). The plan says how far the predictions are from
+        those of the same model, GPU type and layout.
+    type: path
 seealso:
   - module: trtllm.fleet.serving_recipe
 author:
@@ -64,8 +83,8 @@ text:
 data:
   description:
     - The complete plan. C(groups) has, for each recipe and revision, its hosts, their changes, the recipe, and the
-      revision with its commit or the reason why the commit is unknown. C(without_recipe) has the other hosts and their
-      problems.
+      revision with its commit or the reason why the commit is unknown, and with O(predictor) C(prediction).
+    - C(without_recipe) has the other hosts and their problems.
     - The same fleet in the same state gives the same data.
   returned: O(select_revision_hosts=false)
   type: dict

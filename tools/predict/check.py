@@ -8,7 +8,8 @@ experts on a GPU, with and without attention DP, are predicted under the objecti
 (tools/data/recipe_check.yml), each at its best batch size. A cell fails if the default recipe has less than the least
 share of the best layout, and the data has no explanation.
 
-Writes docs/reference/recipes/predictions.md. The last line is one JSON object. The exit status is 1 if a cell fails.
+Writes docs/reference/recipes/predictions.md, which-gpu.md beside it, and the errors of the predictions for plans. The
+last line is one JSON object. The exit status is 1 if a cell fails.
 """
 
 from __future__ import annotations
@@ -22,16 +23,31 @@ from typing import Any
 
 import yaml
 
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.prediction.predictor import (
+    BATCHES,
+    SYSTEMS,
+    Answer,
+    Layout,
+    Question,
+    Shape,
+    ask,
+    best,
+)
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import applies
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_prediction, load_published
 from tools.markdown import table
-from tools.predict.predictions import SYSTEMS, VERSION, Answer, Layout, Question, Shape, ask
+from tools.predict import recommend
+from tools.predict.environment import python
 from tools.recipe_pages import TABLES, host_gpus, recipe_for, short, words
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA: dict[str, Any] = yaml.safe_load((ROOT / "tools/data/recipe_check.yml").read_text())
+OBJECTIVES = load_prediction()["objectives"]
+PREFIX = load_prediction()["prefix"]
 PAGE = ROOT / "docs/reference/recipes/predictions.md"
+WHICH_GPU = PAGE.with_name("which-gpu.md")
+ERRORS = ROOT / "roles/serving_recipe/vars/prediction_errors.yml"
 COUNTS = (1, 2, 4, 8)
-BATCHES = (1, 8, 32, 64, 128, 256, 384, 512, 640, 720, 1024)
 
 
 @dataclass(frozen=True)
@@ -57,15 +73,16 @@ class Cell:
 
     def batches(self, layout: Layout) -> list[int]:
         """Return the batch sizes to try, for the default recipe up to its own."""
-        if requests := DATA["objectives"][self.use_case].get("requests"):
+        if requests := OBJECTIVES[self.use_case].get("requests"):
             return [requests]
         limit = self.max_batch_size if layout == self.layout else max(BATCHES)
         return [batch for batch in BATCHES if batch <= limit]
 
-    def questions(self) -> Iterator[Question]:
-        for layout in self.candidates():
-            for batch in self.batches(layout):
-                yield Question(self.model, self.gpu_type, self.shape, layout, batch)
+    def questions(self, layout: Layout | None = None) -> Iterator[Question]:
+        """Yield the questions about one layout, or about all candidates."""
+        for each in [layout] if layout else self.candidates():
+            for batch in self.batches(each):
+                yield Question(self.model, self.gpu_type, self.shape, each, batch)
 
 
 def cells() -> Iterator[Cell]:
@@ -78,30 +95,12 @@ def cells() -> Iterator[Cell]:
             continue
         for gpu_type in (name for name in row["supported"] if name in SYSTEMS):
             for count in (count for count in COUNTS if count <= host_gpus(gpu_type)):
-                for use_case in DATA["objectives"]:
+                for use_case in OBJECTIVES:
                     recipe = recipe_for(gpu_type, use_case, model=model, gpu_count=count)
-                    options = recipe["engine_options"]
-                    layout = Layout(
-                        recipe["gpus_per_instance"],
-                        bool(options.get("enable_attention_dp")) and recipe["gpus_per_instance"] > 1,
-                        options.get("moe_expert_parallel_size") or 1,
-                    )
+                    batch = recipe["engine_options"]["max_batch_size"]
                     for prompt, answer in DATA["shapes"]:
-                        cached = int(prompt * DATA["agentic"]) if use_case == "agentic" else 0
-                        shape = Shape(prompt, answer, cached)
-                        yield Cell(model, gpu_type, count, use_case, shape, layout, options["max_batch_size"])
-
-
-def best(cell: Cell, layout: Layout, answers: Mapping[Question, Answer]) -> tuple[float, int] | None:
-    """Return the value of a layout under the cell's objective and its batch size; None without a prediction."""
-    objective = DATA["objectives"][cell.use_case]
-    found = []
-    for batch in cell.batches(layout):
-        answer = answers[Question(cell.model, cell.gpu_type, cell.shape, layout, batch)]
-        enough = answer.get("tokens_per_second_per_user", 0) >= objective.get("least_per_user", 0)
-        if "problem" not in answer and enough:
-            found.append((float(answer[objective["most"]]), batch))
-    return max(found, default=None)
+                        shape = Shape(prompt, answer, int(prompt * PREFIX) if use_case == "agentic" else 0)
+                        yield Cell(model, gpu_type, count, use_case, shape, Layout.of(recipe), batch)
 
 
 @dataclass(frozen=True)
@@ -143,10 +142,11 @@ class Result:
 
 def judge(cell: Cell, answers: Mapping[Question, Answer]) -> Result:
     found, unknown = [], []
+    objective = OBJECTIVES[cell.use_case]
     for layout in cell.candidates():
-        value = best(cell, layout, answers)
-        if value:
-            found.append((layout, *value))
+        chosen = best(cell.questions(layout), answers, objective)
+        if chosen:
+            found.append((layout, float(chosen[1][objective["most"]]), chosen[0].batch))
         else:
             unknown.append(layout)
     return Result(cell, sorted(found, key=lambda one: -one[1]), unknown)
@@ -159,11 +159,11 @@ def page(results: Sequence[Result], answers: Mapping[Question, Answer]) -> str:
     text = [
         "# Default recipes beside NVIDIA's AIConfigurator\n",
         "<!-- Written by `make check-recipes`. -->\n",
-        f"AIConfigurator {VERSION} predicts what a layout serves from kernels that NVIDIA measured on each GPU. Each "
-        "row is the layout of a default recipe beside the best one on a host with these GPUs, by the objective of the "
-        f"use case. A default must have {DATA['least']:.0%} of the best, or a reason.\n",
+        f"AIConfigurator {load_prediction()['version']} predicts what a layout serves from kernels that NVIDIA "
+        "measured on each GPU. Each row is the layout of a default recipe beside the best one on a host with these "
+        f"GPUs, by the objective of the use case. A default must have {DATA['least']:.0%} of the best, or a reason.\n",
     ]
-    for use_case, objective in DATA["objectives"].items():
+    for use_case, objective in OBJECTIVES.items():
         text += [f"## {words(use_case).capitalize()}\n", goal(objective)]
         rows = [row(result) for result in results if result.cell.use_case == use_case]
         header = ["Model", "GPUs", "Prompt/answer", "Default", "Value", "Best", "Value", "Share", "Result"]
@@ -199,23 +199,16 @@ def row(result: Result) -> list[str]:
 def published(answers: Mapping[Question, Answer]) -> Iterator[str]:
     """Yield NVIDIA's published figures and the errors of the predictions."""
     yield "## Predictions and NVIDIA's published figures\n"
-    yield f"Output tokens/s of a GPU. {DATA['published']['source']}.\n"
+    yield f"Output tokens/s of a GPU, each at its best batch size. {load_published()[0]['source']}.\n"
     rows = []
-    for question, tokens in published_questions():
-        found = [
-            answer["tokens_per_second_per_gpu"]
-            for each, answer in answers.items()
-            if (each.model, each.gpu_type, each.shape, each.layout)
-            == (question.model, question.gpu_type, question.shape, question.layout)
-            and "problem" not in answer
-        ]
-        predicted = max(found, default=None)
+    for figure, predicted in of_published(answers):
+        tokens = figure["output_tokens_per_second_per_gpu"]
         rows.append(
             [
-                short(question.model),
-                question.gpu_type,
-                str(question.layout),
-                str(question.shape),
+                short(figure["model"]),
+                figure["gpu_type"],
+                figure["layout"],
+                f"{figure['input_tokens']:,}/{figure['output_tokens']:,}",
                 f"{tokens:,}",
                 f"{predicted:,.0f}" if predicted else "none",
                 f"{predicted / tokens - 1:+.0%}" if predicted else "",
@@ -224,26 +217,52 @@ def published(answers: Mapping[Question, Answer]) -> Iterator[str]:
     yield table(["Model", "GPU", "Layout", "Prompt/answer", "Published", "Predicted", "Error"], rows)
 
 
-def published_questions() -> Iterator[tuple[Question, int]]:
-    """Yield NVIDIA's published figures, each with a question about the same layout."""
-    for one in DATA["published"]["rows"]:
-        layout = Layout(one["gpus"], one["attention_dp"], one["gpus"])
-        for shape, tokens in one["tokens"].items():
-            prompt, answer = map(int, shape.split("/"))
-            yield Question(one["model"], one["gpu_type"], Shape(prompt, answer), layout, 1), tokens
+def published_questions(figure: Mapping[str, Any]) -> list[Question]:
+    """Return the questions about the layout of one of NVIDIA's published figures, whose batch size is not known."""
+    shape = Shape(figure["input_tokens"], figure["output_tokens"])
+    layout = Layout.published(figure["layout"])
+    return [Question(figure["model"], figure["gpu_type"], shape, layout, batch) for batch in BATCHES]
+
+
+def of_published(answers: Mapping[Question, Answer]) -> Iterator[tuple[Mapping[str, Any], float | None]]:
+    """Yield NVIDIA's published figures with what is predicted, output tokens/s of a GPU."""
+    for figure in load_published():
+        found = best(published_questions(figure), answers, {"most": "tokens_per_second_per_gpu"})
+        yield figure, float(found[1]["tokens_per_second_per_gpu"]) if found else None
+
+
+def errors(answers: Mapping[Question, Answer]) -> str:
+    """Return the errors of the predictions by model and GPU type as a file of role serving_recipe, for plans."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for figure, predicted in of_published(answers):
+        if predicted:
+            error = predicted / figure["output_tokens_per_second_per_gpu"] - 1
+            found.setdefault(figure["model"], {}).setdefault(figure["gpu_type"], []).append(round(error, 2))
+    head = "---\n# Written by `make check-recipes`: predicted / published - 1 for each of NVIDIA's figures.\n"
+    rows = [
+        f"  {model}:\n" + "".join(f"    {gpu_type}: {values}\n" for gpu_type, values in by_type.items())
+        for model, by_type in found.items()
+    ]
+    return head + "__serving_recipe_prediction_errors:\n" + "".join(rows)
+
+
+def loads() -> Iterator[recommend.Load]:
+    """Yield the loads of the page of hosts for loads."""
+    for one in DATA["loads"]:
+        yield recommend.Load(Shape(*one["shape"]), one["user"], one["tokens"])
 
 
 def main() -> None:
     every = list(cells())
-    of_published = [
-        Question(one.model, one.gpu_type, one.shape, one.layout, batch)
-        for one, _tokens in published_questions()
-        for batch in BATCHES
-    ]
     questions = [question for cell in every for question in cell.questions()]
-    answers = ask([*questions, *of_published])
+    questions += [question for figure in load_published() for question in published_questions(figure)]
+    candidates = list(recommend.hosts())
+    questions += [question for load in loads() for host in candidates for question in host.questions(load)]
+    answers = ask(questions, python())
     results = [judge(cell, answers) for cell in every]
     PAGE.write_text(page(results, answers))
+    WHICH_GPU.write_text(recommend.page(list(loads()), candidates, answers))
+    ERRORS.write_text(errors(answers))
     counts: dict[str, int] = {}
     for result in results:
         counts[result.verdict] = counts.get(result.verdict, 0) + 1

@@ -22,6 +22,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.revisions impor
     resolve_revision,
     revision_answers,
 )
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.prediction import plan as prediction
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import dotted
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import Tree, leaves
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layout import NO_GPU
@@ -116,8 +117,9 @@ def look_up(
 def make_plan(hosts: Mapping[str, PlannedHost]) -> dict[str, Any]:
     """Return the plan of a fleet, hosts by name.
 
-    It has ``groups`` (``hosts``, ``now``, ``revision``, ``recipe``) and ``without_recipe`` (``hosts``, ``problems``),
-    with hosts in natural order. Two runs on the same fleet return the same plan.
+    It has ``groups`` (``hosts``, ``now``, ``revision``, ``recipe``; an action may add ``prediction``) and
+    ``without_recipe`` (``hosts``, ``problems``), with hosts in natural order. Two runs on the same fleet return the
+    same plan.
     """
     groups: dict[str, dict[str, Any]] = {}
     without: dict[str, dict[str, Any]] = {}
@@ -354,6 +356,8 @@ def _group_lines(group: Tree) -> Iterator[str]:
     yield from _labelled("instances", _instance_lines(recipe["instances"]))
     if recipe.get("memory"):
         yield from _labelled("memory", _memory_lines(recipe["memory"]))
+    if group.get("prediction"):
+        yield from _labelled("predicted", prediction.lines(group["prediction"]))
     yield from _labelled("now", _now_lines(group["now"]))
     yield ""
     yield from _value_lines(recipe["provenance"])

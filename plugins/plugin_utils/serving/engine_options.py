@@ -49,6 +49,7 @@ def expand_releases(files: Sequence[Row], declared: Mapping[str, Row]) -> dict[s
             file = left.pop(name)
             rows[name] = _merge(rows.get(file.get("based_on", ""), {}), {**file, "based_on": None})
     for row in rows.values():
+        row["unsupported"] = dict(_unsupported(row["engine_options"]))
         row["engine_options"] = _accepted(declared[row["declared"]], row["engine_options"])
     return dict(sorted(rows.items(), key=lambda item: _minor(item[0]) or ()))
 
@@ -65,6 +66,14 @@ def _accepted(declared: Row, changes: Row) -> dict[str, Any]:
             spec["options"] = _accepted(declared.get(name, {}).get("options", {}), change.get("options", {}))
         options[name] = spec
     return options
+
+
+def _unsupported(changes: Row, group: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    """Yield the options, dotted, that a release declares and rejects, with the reason."""
+    for name, change in changes.items():
+        if "unsupported" in change:
+            yield dotted((*group, name)), change["unsupported"]
+        yield from _unsupported(change.get("options") or {}, (*group, name))
 
 
 def _merge(base: Row, changes: Row) -> dict[str, Any]:
@@ -154,7 +163,12 @@ def check_options(
     release that has an option.
     """
 
+    this = next((row for row in (elsewhere or {}).values() if row["engine_options"] is specs), {})
+    reasons = this.get("unsupported", {})
+
     def unknown(path: tuple[str, ...], siblings: Mapping[str, Any]) -> str:
+        if reason := reasons.get(dotted(path)):
+            return f"is not supported: {reason}."
         return _of_another_release(path, specs, elsewhere or {}) or _unknown_option(path, siblings, option_paths(specs))
 
     return list(_check_group(options, specs, (), unknown))

@@ -137,6 +137,8 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
         facts = {**row, "use_case": use_case, "release": release, "worker": worker, "draft_model": draft}
         facts.update(_backends(release, tables))
         size = instance_size(request, book, facts, len(slots), problems)
+        if row.get("experimental"):
+            warnings.append(f"serving_recipe_gpu_type: {row['gpu_type']} is experimental: {row['experimental']}.")
         warnings += odd_number(request, book, facts, len(slots), size) if size else []
         chosen = [layer for layer in _layers(book, tables) if applies(layer, {**facts, "gpus": size})]
     # Each worker has its own host name, and workers transfer the KV cache through shared memory.
@@ -211,7 +213,8 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
         **_served_model(model, row_of_release, options, worker, exact),
         "requires": {
             "driver": max(row["min_driver"], row_of_release["driver_floor"], key=_numbers),
-            "gpu_memory_mib": memory["required_mib"],
+            # Of memory that it shares with the host, nvidia-smi has no size.
+            "gpu_memory_mib": 0 if row.get("unified_memory") else memory["required_mib"],
             "gpu_count": size * len(instances),
             "gpu_products": row["product_names"],
             "gpu_pci_ids": row["pci_ids"],

@@ -60,6 +60,27 @@ def load_tables() -> Tables:
 
 
 @cache
+def load_prediction() -> dict[str, Any]:
+    """Return the version of AIConfigurator and the objectives of use cases."""
+    prediction: dict[str, Any] = _load(DATA / "prediction.yml")
+    return prediction
+
+
+@cache
+def load_prediction_errors() -> dict[str, Any]:
+    """Return how far predictions are from NVIDIA's published figures, by model and GPU type."""
+    errors: dict[str, Any] = _load(DATA / "prediction_errors.yml")
+    return errors
+
+
+@cache
+def load_published() -> list[dict[str, Any]]:
+    """Return NVIDIA's published figures, of role benchmark."""
+    rows: list[dict[str, Any]] = _load(ROLE.parent / "benchmark/vars/main/published.yml")
+    return rows
+
+
+@cache
 def load_defaults() -> dict[str, Any]:
     """Return the defaults of the role's variables."""
     defaults: dict[str, Any] = _read(ROLE / "defaults" / "main.yml")

@@ -143,7 +143,7 @@ def test_rows_are_complete(name: str) -> None:
     assert date.fromisoformat(row["date"]) >= date.fromisoformat(RELEASES["gpt-oss-dev"]["date"])
     assert re.fullmatch(r"\d{3}", row["driver_floor"])
     assert row["architectures"]
-    assert set(row["architectures"]) <= {"sm90", "sm100", "sm103", "sm120"}
+    assert set(row["architectures"]) <= {"sm90", "sm100", "sm103", "sm120", "sm121"}
     assert row["health"] in ("refused", "503")
     assert row["precedence"] in ("file", "command_line")
     assert isinstance(row["telemetry"], bool)
@@ -193,6 +193,18 @@ def test_no_tag_is_in_two_rows(column: str) -> None:
 )
 def test_option_by_release(path: tuple[str, ...], releases: list[str]) -> None:
     assert knowing(*path) == releases
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ({"cache_transceiver_config": {"backend": "UCX"}}, "1.0.0rc6 accepts it in lower case"),
+        ({"speculative_config": {"medusa_choices": []}}, "the PyTorch backend does not have the method"),
+    ],
+)
+def test_an_option_that_a_release_declares_and_rejects_has_its_reason(option: dict[str, Any], reason: str) -> None:
+    ((_path, sentence),) = check_options(option, RELEASES["1.0"]["engine_options"], RELEASES)
+    assert sentence.startswith(f"is not supported: {reason}")
 
 
 @pytest.mark.parametrize(

@@ -637,6 +637,17 @@ def test_values_of_the_config_are_the_facts(model: str) -> None:
         assert facts[fact] == config[key], fact
 
 
+def test_dgx_spark_is_experimental_and_for_the_small_model() -> None:
+    request = {**REQUEST, "model": "openai/gpt-oss-20b", "gpu_type": "gb10", "gpu_count": 1}
+    recipe = serving_recipe(request)
+    assert [text.partition(":")[0] for text in recipe["warnings"]] == ["serving_recipe_gpu_type"]
+    assert "issue 8474" in recipe["warnings"][0]
+    assert recipe["engine_options"]["moe_config"]["backend"] == "CUTLASS"
+    # nvidia-smi has no size to compare with.
+    assert (recipe["requires"]["gpu_memory_mib"], recipe["memory"]["fits"]) == (0, True)
+    assert "Use gpt-oss-20b." in problems(**{**request, "model": "openai/gpt-oss-120b"})[0]
+
+
 QWEN = {**REQUEST, "model": "Qwen/Qwen3-8B"}
 
 

@@ -8,16 +8,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.environment import prepared
-
-# The newest release on 2026-11-26. It says that 0.13 removes it in favour of aisimulate, which needs Python 3.12.
-VERSION = "0.12.0"
 # By GPU type of the hardware table. The database has no GH200, RTX PRO 6000 or NVL card with TensorRT-LLM's kernels.
 SYSTEMS = {
     "b200": "b200_sxm",
@@ -30,6 +26,8 @@ SYSTEMS = {
 }
 # Quantization of the experts' matrices: TensorRT-LLM's W4A8_MXFP4_MXFP8 on Blackwell, W4A16_MXFP4 on Hopper.
 BLACKWELL = ("b200", "gb200", "b300", "gb300")
+# Requests at a time that are tried, with attention DP on each GPU.
+BATCHES = (1, 8, 32, 64, 128, 256, 384, 512, 640, 720, 1024)
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,19 @@ class Layout:
     gpus: int
     attention_dp: bool
     expert_parallel: int
+
+    @classmethod
+    def of(cls, recipe: Mapping[str, Any]) -> Layout:
+        """Return the layout of a recipe's instances."""
+        gpus, options = recipe["gpus_per_instance"], recipe["engine_options"]
+        attention_dp = bool(options.get("enable_attention_dp")) and gpus > 1
+        return cls(gpus, attention_dp, options.get("moe_expert_parallel_size") or 1)
+
+    @classmethod
+    def published(cls, name: str) -> Layout:
+        """Return a layout by its name in NVIDIA's tables, TP1 or DEP4."""
+        kind, gpus = name[:-1], int(name[-1])
+        return cls(gpus, kind == "DEP", gpus)
 
     def __str__(self) -> str:
         if self.gpus == 1:
@@ -92,13 +103,16 @@ class Question:
 Answer = dict[str, Any]
 
 
-def ask(questions: Sequence[Question]) -> dict[Question, Answer]:
-    """Return AIConfigurator's answers. The first call installs it below .cache (850 MB).
+class PredictorError(RuntimeError):
+    """AIConfigurator did not run; the message has the last line that it wrote."""
+
+
+def ask(questions: Sequence[Question], python: str) -> dict[Question, Answer]:
+    """Return AIConfigurator's answers. ``python``: an interpreter that has it. Raises PredictorError and OSError.
 
     An answer has ``ttft_ms``, ``tpot_ms``, ``tokens_per_second_per_gpu`` and ``tokens_per_second_per_user``, or
     ``problem``, why there is no prediction.
     """
-    python = prepared("aiconfigurator", [f"aiconfigurator=={VERSION}"]) / "bin/python"
     # One process for each model and GPU type, because each reads a database.
     groups: dict[tuple[str, str], list[Question]] = {}
     for question in dict.fromkeys(questions):
@@ -106,8 +120,10 @@ def ask(questions: Sequence[Question]) -> dict[Question, Answer]:
 
     def answers(group: list[Question]) -> list[Answer]:
         given = json.dumps([question.arguments() for question in group])
-        command = [str(python), str(Path(__file__).with_name("worker.py"))]
-        done = subprocess.run(command, input=given, text=True, stdout=subprocess.PIPE, check=True)
+        command = [python, str(Path(__file__).with_name("worker.py"))]
+        done = subprocess.run(command, input=given, text=True, capture_output=True, check=False)
+        if done.returncode:
+            raise PredictorError(done.stderr.strip().rpartition("\n")[2] or f"exit status {done.returncode}")
         found: list[Answer] = json.loads(done.stdout)
         return found
 
@@ -118,3 +134,19 @@ def ask(questions: Sequence[Question]) -> dict[Question, Answer]:
         for group, found in zip(groups.values(), results, strict=True)
         for question, one in zip(group, found, strict=True)
     }
+
+
+def best(
+    questions: Iterable[Question], answers: Mapping[Question, Answer], objective: Mapping[str, Any]
+) -> tuple[Question, Answer] | None:
+    """Return the question with the best answer under an objective of the data; None without a prediction.
+
+    ``most`` in it is what there should be most of, ``least_per_user`` what each user gets at least, in tokens/s.
+    """
+    good = [
+        (question, answers[question])
+        for question in questions
+        if "problem" not in answers[question]
+        and answers[question]["tokens_per_second_per_user"] >= objective.get("least_per_user", 0)
+    ]
+    return max(good, key=lambda one: float(one[1][objective["most"]]), default=None)
