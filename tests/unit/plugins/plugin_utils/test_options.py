@@ -50,7 +50,7 @@ def knowing(*path: str) -> list[str]:
 
 
 def test_nothing_changed() -> None:
-    assert expanded() == {**OLDEST, "name": "1.1", "tags": ["1.1.0"]}
+    assert expanded() == {**OLDEST, "name": "1.1", "tags": ["1.1.0"], "unsupported": {}}
 
 
 @pytest.mark.parametrize(
