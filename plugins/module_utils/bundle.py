@@ -67,7 +67,7 @@ def write_index(directory: Path, snapshots: Mapping[str, Path], contents: Mappin
     index = {
         "format": FORMAT,
         "made": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        **contents,
+        **{name: value for name, value in contents.items() if name not in SNAPSHOTS},
         **{kind: {**manifest.as_dict(), **contents.get(kind, {})} for kind, manifest in manifests.items()},
         "files": [{"path": names[path], "size": marks[path][0], "sha256": _hex(marks[path])} for path in parts],
     }
@@ -146,9 +146,9 @@ def newest_bundle(indices: Iterable[str]) -> dict[str, Any]:
 def bundle_problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any], directory: Path | None) -> list[str]:
     """Return the differences between a bundle and a host, each with the variable to change. Raises OSError.
 
-    ``wanted`` has ``bundle_dir``, ``platform``, ``repository``, ``revision``, ``draft_model``, ``image``, ``packages``,
-    and ``alone`` for a host without a bundle that gets nothing from others. ``directory`` is the bundle on this host,
-    if it has one.
+    ``wanted`` has ``bundle_dir``, ``platform``, ``repository``, ``revision``, ``draft_model``, ``draft_revision``,
+    ``image``, ``packages``, and ``alone`` for a host without a bundle that gets nothing from others. ``directory`` is
+    the bundle on this host, if it has one.
     """
     if not bundle:
         return [
@@ -158,7 +158,7 @@ def bundle_problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any], direct
     if made_for != host:
         return [f"The bundle is for {made_for}, and the host is {host}: set bundle_dir to one built on such a machine."]
     weights, image = bundle["weights"], bundle["image"]["name"]
-    draft, no_draft = bundle.get("draft_model", {}).get("repository", ""), "no draft model"
+    draft = bundle.get("draft_model", {"repository": "", "revision": "", "commit": ""})
     asked = {
         f"the weights of {weights['repository']}": (
             weights["repository"] == wanted["repository"],
@@ -168,9 +168,16 @@ def bundle_problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any], direct
             wanted["revision"] in (weights["revision"], weights["commit"]),
             f"model_weights_revision is {wanted['revision']}",
         ),
-        f"the draft model {draft}" if draft else no_draft: (
-            wanted["draft_model"] in ("", draft),
-            f"serving_recipe_draft_model is {wanted['draft_model']}",
+        # On all of its hosts, which get it from each other.
+        f"the draft model {draft['repository']}" if draft["repository"] else "no draft model": (
+            wanted["draft_model"] == draft["repository"],
+            f"model_weights_draft_repository is {wanted['draft_model'] or 'empty'}",
+        ),
+        f"{draft['repository']} at {draft['revision']} (commit {draft['commit']})": (
+            wanted["draft_model"] != draft["repository"]
+            or wanted["draft_revision"] in (draft["revision"], draft["commit"])
+            or not draft["repository"],
+            f"model_weights_draft_revision is {wanted['draft_revision']}",
         ),
         f"the image {image}": (image == wanted["image"], f"the recipe's is {wanted['image']} (serving_recipe_image)"),
     }

@@ -48,6 +48,10 @@ options:
     description: Repository of the draft model, or empty.
     type: str
     default: ""
+  draft_revision:
+    description: Revision of the draft model.
+    type: str
+    default: main
   image:
     description: Image of the recipe.
     type: str
@@ -102,6 +106,7 @@ def main() -> None:
             repository=dict(type="str", required=True),
             revision=dict(type="str", required=True),
             draft_model=dict(type="str", default=""),
+            draft_revision=dict(type="str", default="main"),
             image=dict(type="str", required=True),
             packages=dict(type="list", elements="str", required=True),
         ),

@@ -87,7 +87,7 @@ def steps(
 
 def drift(served: Mapping[str, Any], resolved: Mapping[str, Any]) -> list[str]:
     """Return the parts that change answers and differ between the running release and the inventory."""
-    names = ("model", "image", "engine_options", "flags", "environment")
+    names = ("model", "draft_model", "image", "engine_options", "flags", "environment")
     found = [name for name in names if (served.get(name) or {}) != (resolved.get(name) or {})]
     gpus = [[instance["gpus"] for instance in one.get("instances") or []] for one in (served, resolved)]
     return found if gpus[0] == gpus[1] else [*found, "instances"]

@@ -19,7 +19,7 @@ GPU = (
     "sm_clock_max_mhz",
     "memory_clock_mhz",
 )
-RELEASE = ("model", "gpu_type", "use_case", "image", "digest", "engine_options", "flags", "environment")
+RELEASE = ("model", "draft_model", "gpu_type", "use_case", "image", "digest", "engine_options", "flags", "environment")
 
 
 def subject(runs: Mapping[str, Any], gpus: Mapping[str, Any]) -> dict[str, Any]:

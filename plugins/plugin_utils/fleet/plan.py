@@ -220,6 +220,7 @@ def _served(recipe: Tree) -> dict[str, Any]:
     instances = recipe.get("instances") or []
     return {
         "model": recipe.get("model"),
+        "draft_model": recipe.get("draft_model"),
         "image": recipe.get("image"),
         "instances": _shape(instances),
         **{

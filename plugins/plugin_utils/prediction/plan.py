@@ -75,6 +75,8 @@ class _Known:
             return f"AIConfigurator has no figures of {self.gpu_type}"
         if not self.model.startswith("openai/gpt-oss-"):
             return f"predictions are for gpt-oss, not for {self.model}"
+        if self.recipe["draft_model"]:
+            return "AIConfigurator does not know how many tokens of a draft model are accepted"
         return "for complete servers only" if self.recipe["worker"] else ""
 
     def questions(self) -> Iterator[Question]:
@@ -140,6 +142,7 @@ class _Known:
         measured = {"gpus_per_instance": options.get("tensor_parallel_size") or 1, "engine_options": options}
         return (
             subject.get("model") == self.recipe["model"]
+            and not options.get("speculative_config")
             and subject.get("gpu_type") == self.gpu_type
             and Layout.of(measured) == self.layout
         )

@@ -102,7 +102,7 @@ def find_hardware(
     """
     row = _row(request, table, slots, problems)
     if row and row.get("refused"):
-        problems.append(f"serving_recipe_gpu_type: {row['gpu_type']} cannot serve gpt-oss: {row['refused']}")
+        problems.append(f"serving_recipe_gpu_type: {row['gpu_type']} is not supported: {row['refused']}")
         return None
     return row
 

@@ -147,11 +147,19 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     layers = [*chosen, *several, *own]
     written = _merge(chosen)
     recipe = _merge(several, written)
-    if draft and row and chosen and get(recipe["engine_options"], ("speculative_config", "decoding_type")) is None:
-        where = f"{use_case} on {row['gpu_type']}"
-        problems.append(f"serving_recipe_draft_model: no document has {draft} for {where}. Remove it.")
     parts = _with_limits(_merge(own, recipe))
     options = parts["engine_options"]
+    if draft and row and chosen:
+        path: Path = ("speculative_config", "speculative_model_dir")
+        if get(recipe["engine_options"], path) is None:
+            where = f"{use_case} on {row['gpu_type']}"
+            problems.append(f"serving_recipe_draft_model: no document has {draft} for {where}. Remove it.")
+        elif get(options, path) is None:
+            problems.append(f"serving_recipe_engine_options: without {dotted(path)!r} {draft} is not used. Keep it.")
+        if model and model.get("base"):
+            warnings.append(
+                f"serving_recipe_draft_model: {draft} is of {model['base']}; it may help {model['id']} less."
+            )
 
     # Report problems of the options even if the rest of the request has problems.
     refused: set[Path] = set()
@@ -452,11 +460,11 @@ def _release(request: Tree, image: str, tables: Tables, problems: list[str]) -> 
 
 
 def _check_architecture(row: Tree, release: Tree, image: str, problems: list[str]) -> None:
-    """Append a problem if the image's release does not run gpt-oss on these GPUs."""
+    """Append a problem if the image's release is not documented for these GPUs (with gpt-oss)."""
     if row["architecture"] not in release["architectures"]:
         problems.append(
-            f"serving_recipe_image: the TensorRT-LLM of {image} does not run gpt-oss on {row['gpu_type']} "
-            f"({row['architecture']}); it does on {', '.join(release['architectures'])}."
+            f"serving_recipe_image: the TensorRT-LLM of {image} is not documented for {row['gpu_type']} "
+            f"({row['architecture']}); it is for {', '.join(release['architectures'])}."
         )
 
 

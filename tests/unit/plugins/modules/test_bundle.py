@@ -92,14 +92,20 @@ def test_a_new_image_changes_the_index_alone(tmp_path: Path, weights: Path) -> N
 
 def test_a_draft_model_is_a_second_snapshot(tmp_path: Path, weights: Path) -> None:
     draft = write_snapshot(tmp_path, "a/draft", "f" * 40)
-    write_index(tmp_path, {"weights": weights, "draft_model": draft}, CONTENTS, dry=False)
+    contents = {**CONTENTS, "draft_model": {"revision": "v1"}}
+    write_index(tmp_path, {"weights": weights, "draft_model": draft}, contents, dry=False)
     bundle = bundle_of(tmp_path)
     assert bundle["snapshots"] == [path.relative_to(tmp_path).as_posix() for path in (weights, draft)]
-    wanted = {**WANTED, "draft_model": "a/draft"}
+    wanted = {**WANTED, "draft_model": "a/draft", "draft_revision": "v1"}
     assert bundle_problems(bundle, wanted, tmp_path) == []
-    assert bundle_problems(bundle, {**wanted, "draft_model": ""}, tmp_path) == []
-    (other,) = bundle_problems(bundle, {**wanted, "draft_model": "a/b"}, tmp_path)
-    assert "has the draft model a/draft, and serving_recipe_draft_model is a/b: " in other
+    assert bundle_problems(bundle, {**wanted, "draft_revision": "f" * 40}, tmp_path) == []
+    for change, words in (
+        ({"draft_model": ""}, "the draft model a/draft, and model_weights_draft_repository is empty: "),
+        ({"draft_model": "a/b"}, "the draft model a/draft, and model_weights_draft_repository is a/b: "),
+        ({"draft_revision": "main"}, f"a/draft at v1 (commit {'f' * 40}), and model_weights_draft_revision is main: "),
+    ):
+        (problem,) = bundle_problems(bundle, {**wanted, **change}, tmp_path)
+        assert words in problem
     (draft / "config.json").unlink()
     (broken,) = bundle_problems(bundle, wanted, tmp_path)
     assert "lacks files" in broken
@@ -108,8 +114,11 @@ def test_a_draft_model_is_a_second_snapshot(tmp_path: Path, weights: Path) -> No
 
 
 def test_the_module(tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # The role has the revision of a draft model also without one.
+    contents = {**CONTENTS, "draft_model": {"revision": "main"}}
+
     def run(**options: Any) -> dict[str, Any]:
-        arguments = {"path": str(tmp_path), "weights": str(weights), "contents": CONTENTS, **options}
+        arguments = {"path": str(tmp_path), "weights": str(weights), "contents": contents, **options}
         return run_module(bundle_index, capsys, arguments)
 
     assert run(_ansible_check_mode=True)["changed"] is True
@@ -117,6 +126,7 @@ def test_the_module(tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture
     assert run()["changed"] is True
     assert os.stat(tmp_path / "bundle.json").st_mode & 0o777 == 0o644
     assert run()["changed"] is False
+    assert "draft_model" not in index(tmp_path)
     failed = run(weights=str(tmp_path / "elsewhere"))
     assert failed["failed"] is True
     assert "elsewhere" in failed["msg"]
@@ -147,6 +157,7 @@ WANTED: dict[str, Any] = {
     "repository": MODEL,
     "revision": "main",
     "draft_model": "",
+    "draft_revision": "main",
     "image": IMAGE,
     "packages": ["docker.io", "nvidia-driver-cuda=580.159.04-*"],
     "alone": False,
@@ -166,7 +177,7 @@ UNFIT: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["the weights of openai/gpt-oss-120b, and serving_recipe_model is"],
     ),
     "revision": ({"revision": "v2"}, [f"at main (commit {COMMIT}), and model_weights_revision is v2"]),
-    "draft model": ({"draft_model": "a/draft"}, ["no draft model, and serving_recipe_draft_model is a/draft: "]),
+    "draft model": ({"draft_model": "a/draft"}, ["no draft model, and model_weights_draft_repository is a/draft: "]),
     "image": (
         {"image": "example.com/release:1.3"},
         [f"{IMAGE}, and the recipe's is example.com/release:1.3 (serving_rec"],

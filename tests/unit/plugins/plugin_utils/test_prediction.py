@@ -85,6 +85,10 @@ def test_the_load_is_the_operators() -> None:
         ({"gpu_type": "rtx_pro_6000"}, "AIConfigurator has no figures of rtx_pro_6000"),
         ({"gpu_type": "h200", "model": "Qwen/Qwen3-8B"}, "predictions are for gpt-oss, not for Qwen/Qwen3-8B"),
         ({"gpu_type": "b200", "worker": "decode"}, "for complete servers only"),
+        (
+            {"gpu_type": "b200", "use_case": "low_latency", "draft_model": "nvidia/gpt-oss-120b-Eagle3-v3"},
+            "AIConfigurator does not know how many tokens of a draft model are accepted",
+        ),
     ],
 )
 def test_what_cannot_be_predicted(asked: dict[str, Any], problem: str) -> None:
@@ -127,6 +131,7 @@ def measured(**subject: Any) -> dict[str, Any]:
         ({}, [-0.2]),
         ({"gpu_type": "h100"}, []),
         ({"model": "openai/gpt-oss-20b"}, []),
+        ({"engine_options": {"moe_expert_parallel_size": 1, "speculative_config": {"decoding_type": "Eagle"}}}, []),
         ({"engine_options": {"tensor_parallel_size": 2, "moe_expert_parallel_size": 2}}, []),
     ],
 )

@@ -350,7 +350,7 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"model": "gpt-oss-120b"}, "serving_recipe_model", ["openai/gpt-oss-20b", "Did you mean 'openai/gpt-oss-120b'?"]),
     ({"use_case": "low-latency"}, "serving_recipe_use_case", ["max_throughput", "Did you mean 'low_latency'?"]),
     ({"gpu_type": "b20"}, "serving_recipe_gpu_type", ["Supported: b200, gb200", "Did you mean 'b200'?"]),
-    ({"gpu_type": "a100"}, "serving_recipe_gpu_type", ["a100 cannot serve gpt-oss", "MXFP4"]),
+    ({"gpu_type": "a100"}, "serving_recipe_gpu_type", ["a100 is not supported", "MXFP4"]),
     ({"gpu_type": "rtx_5090", "gpu_count": 1}, "serving_recipe_model", ["on rtx_5090", "61 GiB"]),
     ({"gpu_count": 0}, "serving_recipe_gpu_count", ["0 is not a number of GPUs"]),
     ({"gpu_count": "many"}, "serving_recipe_gpu_count", ["'many'"]),
@@ -382,7 +382,7 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
         "serving_recipe_gpu_type",
         ["is b200; the host has", "NVIDIA H200"],
     ),
-    ({**mixed("NVIDIA L40S")}, "serving_recipe_gpu_type", ["l40s cannot serve gpt-oss", "MXFP4"]),
+    ({**mixed("NVIDIA L40S")}, "serving_recipe_gpu_type", ["l40s is not supported", "MXFP4"]),
     ({**mixed("NVIDIA T4")}, "serving_recipe_gpu_type", ["NVIDIA T4", "have no recipe", "Supported: b200, gb200"]),
     (
         {**NOTHING_SET, "detected": detected(None, 2, "0x1eb8")},
@@ -399,7 +399,7 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     (
         {"gpu_type": "rtx_pro_6000", "image": "r/i:gpt-oss-dev"},
         "serving_recipe_image",
-        ["does not run gpt-oss on rtx_pro_6000 (sm120)"],
+        ["is not documented for rtx_pro_6000 (sm120)"],
     ),
     ({"image": "r/i:0.21.0"}, "serving_recipe_image", ["older than every known version", "1.2.1"]),
     ({"image": "r/i:latest"}, "serving_recipe_image", ["has no TensorRT-LLM version", "1.2.1"]),
@@ -637,6 +637,17 @@ def test_values_of_the_config_are_the_facts(model: str) -> None:
         assert facts[fact] == config[key], fact
 
 
+def test_a_draft_model_that_the_options_do_not_use_is_a_problem() -> None:
+    (problem,) = problems(draft_model=DRAFT, engine_options={"speculative_config": None})
+    assert problem.startswith("serving_recipe_engine_options: without 'speculative_config.speculative_model_dir'")
+
+
+def test_a_draft_model_of_another_model_is_a_warning() -> None:
+    request = {**REQUEST, "model": "openai/gpt-oss-safeguard-120b", "draft_model": DRAFT}
+    (warning,) = serving_recipe(request)["warnings"]
+    assert warning.startswith(f"serving_recipe_draft_model: {DRAFT} is of openai/gpt-oss-120b; ")
+
+
 def test_dgx_spark_is_experimental_and_for_the_small_model() -> None:
     request = {**REQUEST, "model": "openai/gpt-oss-20b", "gpu_type": "gb10", "gpu_count": 1}
     recipe = serving_recipe(request)
@@ -751,6 +762,8 @@ def test_a_draft_model_adds_its_options_and_its_memory(draft: str, release: str,
         ({"gpu_type": "rtx_pro_6000"}, f"no document has {DRAFT} for low_latency on rtx_pro_6000"),
         ({"use_case": "max_throughput"}, f"no document has {DRAFT} for max_throughput on b200"),
         ({"draft_model": ["x"]}, "takes a name"),
+        # The model's own repository is not one of its draft models.
+        ({"draft_model": "openai/gpt-oss-120b"}, "is not a draft model of openai/gpt-oss-120b"),
     ],
 )
 def test_problems_of_draft_models(changes: dict[str, Any], words: str) -> None:
