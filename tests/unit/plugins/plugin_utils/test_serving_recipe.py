@@ -124,12 +124,12 @@ PUBLISHED = [
     ("openai/gpt-oss-120b", "b200", "low_latency", 2, (2, 1, False, 64, "TRTLLM", "fp8")),
     ("openai/gpt-oss-120b", "gb200", "low_latency", 4, (4, 1, False, 64, "TRTLLM", "fp8")),
     ("openai/gpt-oss-120b", "b300", "low_latency", 8, (8, 1, False, 64, "TRTLLM", "fp8")),
-    # NVIDIA's performance tests; curated gpt-oss-120b-throughput.yaml for two B200; the quick start's DEP for more.
+    # NVIDIA's performance tests on one, two and four GPUs; the quick start's DEP for eight.
     ("openai/gpt-oss-120b", "gb200", "max_throughput", 1, (1, 1, False, 512, "TRTLLM", "fp8")),
     ("openai/gpt-oss-120b", "gb200", "max_throughput", 2, (2, 2, True, 1024, "TRTLLM", "fp8")),
     ("openai/gpt-oss-120b", "gb200", "max_throughput", 4, (4, 4, True, 640, "TRTLLM", "fp8")),
-    ("openai/gpt-oss-120b", "b200", "max_throughput", 2, (2, 2, True, 720, "TRTLLM", "fp8")),
-    ("openai/gpt-oss-120b", "b200", "max_throughput", 4, (4, 4, True, 720, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "b200", "max_throughput", 2, (2, 2, True, 1024, "TRTLLM", "fp8")),
+    ("openai/gpt-oss-120b", "b200", "max_throughput", 4, (4, 4, True, 640, "TRTLLM", "fp8")),
     ("openai/gpt-oss-120b", "b200", "max_throughput", 8, (8, 8, True, 720, "TRTLLM", "fp8")),
     # database H200/1k1k_tp{1,2,4,8}_conc64.yaml.
     ("openai/gpt-oss-120b", "h200", "low_latency", 1, (1, 1, False, 64, "TRITON", "auto")),
