@@ -139,7 +139,7 @@ PUBLISHED = [
     ("openai/gpt-oss-120b", "h200", "max_throughput", 1, (1, 1, False, 640, "TRITON", "auto")),
     ("openai/gpt-oss-120b", "h200", "max_throughput", 8, (8, 8, True, 640, "TRITON", "auto")),
     ("openai/gpt-oss-120b", "h100", "max_throughput", 4, (4, 4, True, 640, "TRITON", "auto")),
-    ("openai/gpt-oss-120b", "h100", "max_throughput", 2, (2, 2, False, 640, "TRITON", "auto")),
+    ("openai/gpt-oss-120b", "h100", "max_throughput", 2, (2, 2, True, 640, "TRITON", "auto")),
     # AUTO takes CUTLASS on sm120.
     ("openai/gpt-oss-120b", "rtx_pro_6000", "low_latency", 1, (1, 1, False, 64, "CUTLASS", "auto")),
     ("openai/gpt-oss-20b", "rtx_5090", "max_throughput", 1, (1, 1, False, 640, "CUTLASS", "auto")),
