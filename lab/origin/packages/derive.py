@@ -56,7 +56,8 @@ def derive(name: str) -> str:
     for path, value in values.items():
         at(gpu, path).text = value
     memory = at(gpu, "fb_memory_usage")
-    at(memory, "free").text = f"{mebibytes(memory, 'total') - mebibytes(memory, 'reserved')} MiB"
+    if at(memory, "total").text != "N/A":
+        at(memory, "free").text = f"{mebibytes(memory, 'total') - mebibytes(memory, 'reserved')} MiB"
     cut_supported_clocks(gpu)
     return HEAD + ET.tostring(root, encoding="unicode", short_empty_elements=False) + "\n"
 

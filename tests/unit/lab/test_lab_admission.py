@@ -204,7 +204,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trtllm_serve, "HERE", tmp_path)
 
 
-CONFIG = {"num_hidden_layers": 36, "max_position_embeddings": 131072}
+CONFIG = {"num_hidden_layers": 36, "hidden_size": 2880, "max_position_embeddings": 131072}
 THROUGHPUT = {"max_num_tokens": 16384, "max_batch_size": 640, "kv_cache_config": {"free_gpu_memory_fraction": 0.85}}
 
 

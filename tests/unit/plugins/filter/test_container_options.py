@@ -44,6 +44,8 @@ def test_a_unit_has_each_option_on_its_line(access: str, gpus: str) -> None:
         "engine_options": {},
         "environment": {},
         "flags": {},
+        "draft_model": None,
+        "vocabulary": True,
         "limits": ALL,
     }
     (unit,) = deployed(recipe, access)[1]
