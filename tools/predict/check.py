@@ -118,8 +118,8 @@ class Result:
         return own[0] / self.values[0][1] if own else None
 
     @property
-    def explanation(self) -> str | None:
-        """The reason in the data for which the default has another layout."""
+    def explanation(self) -> int | None:
+        """The number of the reason in the data for which the default has another layout, from 1."""
         cell = self.cell
         facts = {
             "model": cell.model,
@@ -129,7 +129,7 @@ class Result:
             "shape": f"{cell.shape.prompt}/{cell.shape.answer}",
             "predicted": self.share is not None,
         }
-        return next((str(row["because"]) for row in DATA["explained"] if applies(row, facts)), None)
+        return next((number for number, row in enumerate(DATA["explained"], 1) if applies(row, facts)), None)
 
     @property
     def verdict(self) -> str:
@@ -168,7 +168,8 @@ def page(results: Sequence[Result], answers: Mapping[Question, Answer]) -> str:
         rows = [row(result) for result in results if result.cell.use_case == use_case]
         header = ["Model", "GPUs", "Prompt/answer", "Default", "Value", "Best", "Value", "Share", "Result"]
         text.append(table(header, rows))
-    return "\n".join([*text, *published(answers)])
+    reasons = [f"{number}. {row['because']}.\n" for number, row in enumerate(DATA["explained"], 1)]
+    return "\n".join([*text, "## Reasons\n", "".join(reasons), *published(answers)])
 
 
 def goal(objective: Mapping[str, Any]) -> str:
@@ -192,7 +193,7 @@ def row(result: Result) -> list[str]:
         str(first[0]) if first else "",
         f"{first[1]:,.0f}" if first else "",
         share,
-        result.explanation or "" if result.verdict == "explained" else result.verdict,
+        f"reason {result.explanation}" if result.verdict == "explained" else result.verdict,
     ]
 
 

@@ -68,11 +68,13 @@ def test_a_default_has_nearly_the_best(own: float, verdict: str) -> None:
 
 
 def test_a_reason_explains_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"for": {"gpu_type": ["h200"], "gpus": 2, "predicted": True}, "because": "Because."}]
+    rows = [{"for": {"gpu_type": ["h200"], "gpus": 2, "predicted": True}, "because": "Because"}]
     monkeypatch.setitem(check.DATA, "explained", rows)
     result = judge(CELL, answers(CELL, lambda question: 0.5 if question.layout == ONE else 1.0))
-    assert (result.verdict, result.explanation) == ("explained", "Because.")
-    assert check.row(result)[-1] == "Because."
+    assert (result.verdict, result.explanation) == ("explained", 1)
+    assert check.row(result)[-1] == "reason 1"
+    answered = {one: {"problem": "none"} for row in load_published() for one in check.published_questions(row)}
+    assert "## Reasons\n\n1. Because.\n" in check.page([result], answered)
 
 
 def test_a_default_without_a_prediction_needs_a_reason() -> None:
@@ -89,7 +91,8 @@ def test_a_page_has_each_cell_below_its_goal() -> None:
     unknown = {one: {"problem": "none"} for row in load_published() for one in check.published_questions(row)}
     text = check.page([judge(CELL, found)], {**unknown, **found})
     headings = [part.partition("\n")[0] for part in text.split("## ")[1:]]
-    assert headings == ["Low latency", "Max throughput", "Agentic", "Predictions and NVIDIA's published figures"]
+    figures = "Predictions and NVIDIA's published figures"
+    assert headings == ["Low latency", "Max throughput", "Agentic", "Reasons", figures]
     _before, low_latency, max_throughput, *_after = text.split("## ")
     assert "with one request at a time" in low_latency
     assert "2 x h200" not in low_latency
