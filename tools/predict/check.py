@@ -8,7 +8,7 @@ experts on a GPU, with and without attention DP, are predicted under the objecti
 (tools/data/recipe_check.yml), each at its best batch size. A cell fails if the default recipe has less than the least
 share of the best layout, and the data has no explanation.
 
-Writes docs/reference/recipes/predictions.md, which-gpu.md beside it, and the errors of the predictions for plans. The
+Writes docs/reference/predictions.md, which-gpu.md beside it, and the errors of the predictions for plans. The
 last line is one JSON object. The exit status is 1 if a cell fails.
 """
 
@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA: dict[str, Any] = yaml.safe_load((ROOT / "tools/data/recipe_check.yml").read_text())
 OBJECTIVES = load_prediction()["objectives"]
 PREFIX = load_prediction()["prefix"]
-PAGE = ROOT / "docs/reference/recipes/predictions.md"
+PAGE = ROOT / "docs/reference/predictions.md"
 WHICH_GPU = PAGE.with_name("which-gpu.md")
 ERRORS = ROOT / "roles/serving_recipe/vars/prediction_errors.yml"
 COUNTS = (1, 2, 4, 8)

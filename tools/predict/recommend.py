@@ -5,7 +5,7 @@
 
     make recommend LOAD="--prompt 8192 --answer 1024 --user 30 --tokens 100000"
 
-Needs no GPU. `make check-recipes` writes docs/reference/recipes/which-gpu.md, of loads in tools/data/recipe_check.yml.
+Needs no GPU. `make check-recipes` writes docs/reference/which-gpu.md, of loads in tools/data/recipe_check.yml.
 """
 
 from __future__ import annotations
