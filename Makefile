@@ -126,7 +126,7 @@ bench-thousand: $(venv) ## Measure the control node's cost of a fleet without ch
 	PYTHONPATH=collections python -m tools.bench thousand --hosts $(or $(HOSTS),1000)
 
 .PHONY: check-recipes
-check-recipes: $(venv) ## Compare each default recipe with the best layout that NVIDIA's AIConfigurator predicts, without a GPU (20 min, 850 MB)
+check-recipes: $(venv) ## Compare each default recipe with the best layout that NVIDIA's AIConfigurator predicts, without a GPU (30 to 60 min, 850 MB)
 	PYTHONPATH=collections python -m tools.predict.check
 
 .PHONY: recommend

@@ -25,7 +25,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import applies
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import OVERRIDES, USE_CASES
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import OVERRIDES, USE_CASES, backends
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe_request import PREFIX, read_request
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import (
     load_defaults,
@@ -108,7 +108,7 @@ def layers_of(recipe: dict[str, Any], request: dict[str, Any]) -> list[dict[str,
     tables = load_tables()
     document = tables.documents.get(recipe["document"])
     layers = document["layers"] if document else [*tables.base, *tables.models[recipe["model"]]["layers"]]
-    facts = {**recipe, "gpus": recipe["gpus_per_instance"], "triton": True}
+    facts = {**recipe, "gpus": recipe["gpus_per_instance"], **backends(recipe["release"], tables)}
     return [{part: layer.get(part, {}) for part in OVERRIDES} for layer in [*layers, request] if applies(layer, facts)]
 
 

@@ -32,6 +32,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.prediction.predictor 
     Shape,
     ask,
     best,
+    up_to,
 )
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import applies
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_prediction, load_published
@@ -76,7 +77,7 @@ class Cell:
         if requests := OBJECTIVES[self.use_case].get("requests"):
             return [requests]
         limit = self.max_batch_size if layout == self.layout else max(BATCHES)
-        return [batch for batch in BATCHES if batch <= limit]
+        return up_to(limit)
 
     def questions(self, layout: Layout | None = None) -> Iterator[Question]:
         """Yield the questions about one layout, or about all candidates."""

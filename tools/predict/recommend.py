@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.prediction.predictor import (
-    BATCHES,
     SYSTEMS,
     Answer,
     Layout,
@@ -25,6 +24,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.prediction.predictor 
     Shape,
     ask,
     best,
+    up_to,
 )
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import USE_CASES
 from tools.markdown import table
@@ -79,9 +79,7 @@ class Host:
 
     def questions(self, load: Load) -> list[Question]:
         return [
-            Question(self.model, self.gpu_type, load.shape, self.layout, batch)
-            for batch in BATCHES
-            if batch <= self.max_batch_size
+            Question(self.model, self.gpu_type, load.shape, self.layout, batch) for batch in up_to(self.max_batch_size)
         ]
 
 
@@ -116,7 +114,7 @@ def recommend(load: Load, candidates: Sequence[Host], answers: Mapping[Question,
         question, answer = chosen
         rate = answer[PER_GPU] * host.gpus
         instances = host.gpus // host.layout.gpus
-        requests = question.batch * instances * (host.layout.gpus if host.layout.attention_dp else 1)
+        requests = question.batch * instances * host.layout.ranks
         row = [
             short(host.model),
             f"{host.gpus} x {host.gpu_type}",

@@ -11,13 +11,13 @@ from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import loads, median
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.prediction.predictor import (
-    BATCHES,
     SYSTEMS,
     Answer,
     Layout,
     Question,
     Shape,
     best,
+    up_to,
 )
 
 Recipe = Mapping[str, Any]
@@ -101,7 +101,7 @@ class _Known:
             "prompt": self.shape.prompt,
             "cached": self.shape.cached,
             "answer": self.shape.answer,
-            "requests": question.batch * (self.layout.gpus if self.layout.attention_dp else 1),
+            "requests": question.batch * self.layout.ranks,
             "ttft_ms": round(answer["ttft_ms"], 1),
             "per_user": round(answer["tokens_per_second_per_user"], 1),
             "per_gpu": round(answer[PER_GPU], 1),
@@ -118,7 +118,7 @@ class _Known:
         """Return the questions about the recipe, up to its batch size."""
         limit = self.recipe["engine_options"].get("max_batch_size") or self.recipe["flags"].get("max_batch_size") or 1
         fixed = self.objective.get("requests")
-        batches = [fixed] if fixed else [batch for batch in BATCHES if batch <= limit]
+        batches = [fixed] if fixed else up_to(limit)
         return [Question(self.model, self.gpu_type, self.shape, self.layout, batch) for batch in batches]
 
     def _benchmarked(self) -> Iterator[tuple[Question, float]]:
@@ -128,12 +128,11 @@ class _Known:
             lengths = {one["name"]: (one["input_tokens"], one["output_tokens"]) for one in document["scenarios"]}
             if len(subjects) != 1 or not self._is_of(subjects[0]):
                 continue
-            ranks = self.layout.gpus if self.layout.attention_dp else 1
             instances = max(1, subjects[0]["gpus"]["count"] // self.layout.gpus)
             for scenario, users, points in loads(document):
                 tokens = median(points, "throughput.output_tokens_per_second_per_gpu")
                 if tokens:
-                    batch = max(1, round(users / instances / ranks))
+                    batch = max(1, round(users / instances / self.layout.ranks))
                     shape = Shape(*lengths[scenario])
                     yield Question(self.model, self.gpu_type, shape, self.layout, batch), tokens
 

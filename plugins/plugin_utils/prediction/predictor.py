@@ -51,6 +51,11 @@ class Layout:
         kind, gpus = name[:-1], int(name[-1])
         return cls(gpus, kind == "DEP", gpus)
 
+    @property
+    def ranks(self) -> int:
+        """The GPUs that have requests of their own."""
+        return self.gpus if self.attention_dp else 1
+
     def __str__(self) -> str:
         if self.gpus == 1:
             return "TP1"
@@ -134,6 +139,11 @@ def ask(questions: Sequence[Question], python: str) -> dict[Question, Answer]:
         for group, found in zip(groups.values(), results, strict=True)
         for question, one in zip(group, found, strict=True)
     }
+
+
+def up_to(limit: int) -> list[int]:
+    """Return the batch sizes to try with a maximum batch size."""
+    return [batch for batch in BATCHES if batch <= limit]
 
 
 def best(

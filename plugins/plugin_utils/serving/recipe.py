@@ -135,7 +135,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     size, chosen = None, []
     if book and model and row and _has_recipe(book, model, row, problems) and slots and use_case:
         facts = {**row, "use_case": use_case, "release": release, "worker": worker, "draft_model": draft}
-        facts.update(_backends(release, tables))
+        facts.update(backends(release, tables))
         size = instance_size(request, book, facts, len(slots), problems)
         if row.get("experimental"):
             warnings.append(f"serving_recipe_gpu_type: {row['gpu_type']} is experimental: {row['experimental']}.")
@@ -234,7 +234,7 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
     }
 
 
-def _backends(release: str | None, tables: Tables) -> dict[str, Any]:
+def backends(release: str | None, tables: Tables) -> dict[str, Any]:
     """Return whether the release still has the TRITON backend, as a selector of layers."""
     backends = get(tables.releases.get(release or "", {}), ("engine_options", "moe_config", "options", "backend"), {})
     return {"triton": "TRITON" in backends.get("choices", ["TRITON"])}
