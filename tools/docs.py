@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write the generated documents: README.md of each role, docs/reference/modules.md and the recipe pages.
+"""Write the generated documents: README.md of each role, docs/reference/modules.md, faults.md and the recipe pages.
 
 tests/unit/test_repo.py fails if a document differs from this output.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from tools import recipe_pages
+from tools import fault_page, recipe_pages
 from tools.markdown import bullets, literal, table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,6 +150,7 @@ def generated() -> dict[Path, str]:
     roles = (specs.parents[1] for specs in sorted(ROOT.glob("roles/*/meta/argument_specs.yml")))
     return {
         ROOT / "docs/reference/modules.md": modules_page(),
+        ROOT / "docs/reference/faults.md": fault_page.page(),
         **{ROOT / "docs/reference" / name: text for name, text in recipe_pages.pages().items()},
         **{role / "README.md": role_readme(role) for role in roles},
     }

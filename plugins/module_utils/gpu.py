@@ -37,6 +37,11 @@ LOST = ("GPU is lost", "GPU requires reset", "Unknown Error")
 # Uncorrected memory errors since the driver was loaded.
 UNCORRECTED = ("sram_uncorrectable_parity", "sram_uncorrectable_secded", "dram_uncorrectable")
 
+# nvidia-smi prints these where it has no value.
+NOT_REPORTED = ("", "N/A", "[N/A]", "Unknown Error")
+# Reasons for slow clocks that are faults of cooling or power, in the words of nvidia-smi's XML.
+SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+
 State = Literal["ok", "absent", "mismatch", "no_devices", "failed", "timeout"]
 
 
@@ -58,6 +63,27 @@ class PciDevice:
     @property
     def is_nvswitch(self) -> bool:
         return self.manages_switch or (self.vendor_id == NVIDIA and self.device_class.startswith(BRIDGE_CLASS))
+
+
+@dataclass(frozen=True)
+class GpuHealth:
+    """What the driver reports of a GPU's faults. A value that it does not report is None.
+
+    ``recovery_action`` is in the words of nvidia-smi, ``None`` among them. ``slowdowns`` are the active reasons for
+    which the clocks are below what the load asks for, other than an idle GPU and the power cap, which are normal.
+    ``temperature_left``: degrees Celsius until the hardware slows the clocks.
+    """
+
+    recovery_action: str | None = None
+    sram_threshold_exceeded: bool | None = None
+    unrepairable_memory: bool | None = None
+    repair_pending: bool | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    slowdowns: tuple[str, ...] = ()
+    temperature_left: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
 
 
 @dataclass(frozen=True)
@@ -89,11 +115,11 @@ class Gpu:
     utilisation_percent: int | None = None
     temperature: int | None = None
     ecc_uncorrected: int | None = None
-    recovery_action: str | None = None
     power_limit_watts: int | None = None
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
     memory_clock_mhz: int | None = None
+    health: GpuHealth = GpuHealth()
 
 
 @dataclass(frozen=True)
@@ -156,12 +182,12 @@ def scan_pci(root: Path = PCI_DEVICES) -> list[PciDevice]:
 def _text(element: ElementTree.Element, path: str) -> str | None:
     """Return the text at ``path``; None if ``nvidia-smi`` has no value."""
     text = (element.findtext(path) or "").strip()
-    return None if text in ("", "N/A", "[N/A]", "None", "Unknown Error") else text
+    return None if text in (*NOT_REPORTED, "None") else text
 
 
 def _number(element: ElementTree.Element, path: str) -> int | None:
     """Return the leading integer at ``path``, as in ``143771 MiB``."""
-    found = re.match(r"\d+", _text(element, path) or "")
+    found = re.match(r"-?\d+", _text(element, path) or "")
     return int(found.group()) if found else None
 
 
@@ -169,6 +195,10 @@ def _uncorrected(gpu: ElementTree.Element) -> int | None:
     counts = [_number(gpu, f"ecc_errors/volatile/{kind}") for kind in UNCORRECTED]
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
+
+
+def _yes(element: ElementTree.Element, path: str) -> bool | None:
+    return {"Yes": True, "No": False}.get(_text(element, path) or "")
 
 
 def _enabled(element: ElementTree.Element, path: str) -> bool | None:
@@ -215,11 +245,34 @@ def _parse_gpu(gpu: ElementTree.Element, address: str, index: int) -> Gpu:
         utilisation_percent=_number(gpu, "utilization/gpu_util"),
         temperature=_number(gpu, "temperature/gpu_temp"),
         ecc_uncorrected=_uncorrected(gpu),
-        recovery_action=_text(gpu, "gpu_recovery_action"),
         power_limit_watts=_number(gpu, "gpu_power_readings/current_power_limit"),
         sm_clock_mhz=_number(gpu, "clocks/sm_clock"),
         sm_clock_max_mhz=_number(gpu, "max_clocks/sm_clock"),
         memory_clock_mhz=_number(gpu, "clocks/mem_clock"),
+        health=_parse_health(gpu),
+    )
+
+
+def _parse_health(gpu: ElementTree.Element) -> GpuHealth:
+    repairs = [_yes(gpu, f"ecc_errors/{kind}_repair_pending") for kind in ("channel", "tpc")]
+    link = "pci/pci_gpu_link_info/link_widths"
+    action = (gpu.findtext("gpu_recovery_action") or "").strip()
+    return GpuHealth(
+        recovery_action=None if action in NOT_REPORTED else action,
+        sram_threshold_exceeded=_yes(gpu, "ecc_errors/aggregate/sram_threshold_exceeded"),
+        unrepairable_memory=_yes(gpu, "ecc_errors/unrepairable_memory"),
+        repair_pending=None if repairs == [None, None] else True in repairs,
+        remap_pending=_yes(gpu, "remapped_rows/remapped_row_pending"),
+        remap_failed=_yes(gpu, "remapped_rows/remapped_row_failure"),
+        slowdowns=tuple(
+            name
+            for name in SLOWDOWNS
+            if _text(gpu, f"clocks_event_reasons/clocks_event_reason_{name}") == "Active"
+            or _text(gpu, f"clocks_throttle_reasons/clocks_throttle_reason_{name}") == "Active"  # before R545
+        ),
+        temperature_left=_number(gpu, "temperature/gpu_temp_tlimit"),
+        pcie_width=_number(gpu, f"{link}/current_link_width"),
+        pcie_width_max=_number(gpu, f"{link}/max_link_width"),
     )
 
 

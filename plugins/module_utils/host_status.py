@@ -31,6 +31,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import Cl
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 
 NET = Path("/proc/net")
+# Exists if systemd booted the host: sd_booted(3).
+BOOTED = Path("/run/systemd/system")
 # Actions of the watchdogs since the boot: roles/trtllm_server/files/watchdog.py.
 HEALED = Path("/run/trtllm-fleet/healed")
 ESTABLISHED = "01"  # include/net/tcp_states.h
@@ -58,13 +60,20 @@ INSTANCE = {"name", "unit", "container", "port", "gpus", "base_url"}
 # Values of a GPU in the status. The others of module gpu_info are for recipes.
 GPU = (
     "index",
+    "address",
+    "uuid",
     "product_name",
+    "mig",
+    "ecc",
+    "persistence_mode",
+    "fabric_state",
+    "fabric_status",
     "memory_used_mib",
     "memory_total_mib",
     "utilisation_percent",
     "temperature",
     "ecc_uncorrected",
-    "recovery_action",
+    "health",
 )
 
 
@@ -103,9 +112,12 @@ class HostStatus:
         self._clock = clock
         self._monotonic = monotonic
         self._problems: list[str] = []
+        self.gpu_info: dict[str, Any] = {}
 
     def gather(self) -> dict[str, Any]:
-        """Return the result of module host_status. Raises ReleaseError and OSError."""
+        """Return the result of module host_status, and keep that of module gpu_info in ``gpu_info``.
+
+        Raises ReleaseError and OSError."""
         survey = self._releases.status(booted=False)  # systemd is queried below, once for all properties
         description = survey["description"] or {}
         described = [one for one in description.get("instances") or [] if set(one) >= INSTANCE]
@@ -125,7 +137,7 @@ class HostStatus:
         ]
         instances = [
             {
-                **{key: instance[key] for key in ("name", "unit", "port", "gpus")},
+                **{key: instance[key] for key in ("name", "unit", "container", "port", "gpus")},
                 **answer,
                 "healed": self._healing(instance["unit"]),
                 "connections": connections.get(instance["port"], 0),
@@ -133,7 +145,7 @@ class HostStatus:
             }
             for instance, answer in zip(described, answers)
         ]
-        found = gpus.result()
+        self.gpu_info = found = gpus.result()
         module_version = kernel_module(read_file(self._module_file))[1]
         return {
             "time": iso_time(self._clock()),
@@ -142,6 +154,7 @@ class HostStatus:
             "instances": instances,
             "driver": dict(found["driver"], kernel_module=module_version),
             "fabric": found["fabric"]["state"],
+            "nvswitches": len(found["nvswitches"]),
             "gpus": [{key: gpu[key] for key in GPU} for gpu in found["gpus"]],
             "missing": found["missing"],
             **drift.result(),
@@ -195,12 +208,13 @@ class HostStatus:
         changed = int(shown.get("StateChangeTimestampMonotonic") or 0) / 1e6
         active = shown.get("ActiveState", "unknown" if self._booted else "inactive")
         restarts, limit = (int(shown.get(key) or 0) for key in ("NRestarts", "StartLimitBurst"))
+        ended = active == "failed" or shown.get("SubState", "").startswith("auto-restart")
         return {
             "active": active,
             "sub": shown.get("SubState", ""),
             # The result start-limit-hit does not show it: systemd keeps an earlier result.
             "start_limit_reached": active == "failed" and 0 < limit <= restarts,
-            "last_log_line": self._last_log_line(name, shown.get("ExecMainPID", "0")) if active == "failed" else None,
+            "last_log_line": self._last_log_line(name, shown.get("ExecMainPID", "0")) if ended else None,
             "restarts": restarts,
             "since": iso_time(self._clock() - (self._monotonic() - changed)) if changed else None,
         }

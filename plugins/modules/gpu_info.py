@@ -46,8 +46,10 @@ gpus:
     - C(index) is the number of a GPU for the driver and containers. GPUs that do not work have a number too.
     - C(mig) is whether a GPU is in MIG mode, and C(mig_devices) the number of its MIG devices.
     - C(processes) has the IDs of the compute processes.
-    - C(ecc_uncorrected) counts the uncorrected memory errors since the driver was loaded. C(recovery_action) is the
-      action that the driver recommends to recover the GPU, such as V(Reset) or V(Reboot).
+    - C(ecc_uncorrected) counts the uncorrected memory errors since the driver was loaded.
+    - C(health) has what the driver reports of faults. C(recovery_action) in it is the action that the driver recommends
+      to recover the GPU, such as V(None), V(Reset) or V(Reboot). C(slowdowns) are the active reasons for slow clocks
+      that cooling or power cause. C(temperature_left) are the degrees Celsius until the hardware slows the clocks.
   returned: always
   type: list
   elements: dict
@@ -74,11 +76,21 @@ gpus:
       utilisation_percent: 0
       temperature: 41
       ecc_uncorrected: 0
-      recovery_action: null
       power_limit_watts: 700
       sm_clock_mhz: 1980
       sm_clock_max_mhz: 1980
       memory_clock_mhz: 3201
+      health:
+        recovery_action: None
+        sram_threshold_exceeded: false
+        unrepairable_memory: false
+        repair_pending: false
+        remap_pending: false
+        remap_failed: false
+        slowdowns: []
+        temperature_left: 46
+        pcie_width: 16
+        pcie_width_max: 16
 count:
   description: Number of RV(gpus).
   returned: always

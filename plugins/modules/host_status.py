@@ -113,6 +113,10 @@ instances:
       description: Its unit.
       type: str
       sample: trtllm-serve-0.service
+    container:
+      description: Its container.
+      type: str
+      sample: trtllm-serve-0
     port:
       description: Its port.
       type: int
@@ -172,6 +176,11 @@ fabric:
   returned: success
   type: str
   sample: Completed
+nvswitches:
+  description: Number of NVSwitches on the PCI bus, or of bridges to them.
+  returned: success
+  type: int
+  sample: 4
 gpus:
   description: The GPUs with load and errors, as of M(trtllm.fleet.gpu_info).
   returned: success
@@ -179,13 +188,20 @@ gpus:
   elements: dict
   sample:
     - index: 0
+      address: "0000:00:06.0"
+      uuid: GPU-1203d3bf-9df4-4422-280a-f1429c0bdf2b
       product_name: NVIDIA H200
+      mig: false
+      ecc: true
+      persistence_mode: true
+      fabric_state: Completed
+      fabric_status: Success
       memory_used_mib: 131072
       memory_total_mib: 143771
       utilisation_percent: 87
       temperature: 61
       ecc_uncorrected: 0
-      recovery_action: null
+      health: {recovery_action: None, remap_pending: false, pcie_width: 16}
 missing:
   description: PCI addresses of GPUs that do not work.
   returned: success
@@ -221,10 +237,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.directory import ReleaseError
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import HostStatus
-
-# Exists if systemd booted the host: sd_booted(3).
-BOOTED = Path("/run/systemd/system")
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import BOOTED, HostStatus
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.common.yaml import yaml_load
 
@@ -28,6 +29,16 @@ def roles() -> dict[str, set[str]]:
         specs = yaml_load(path.read_text(encoding="utf-8"))["argument_specs"]
         found[path.parents[1].name] = {name for spec in specs.values() for name in spec.get("options") or {}}
     return found
+
+
+@cache
+def _defaults(role: str) -> dict[str, Any]:
+    return dict(yaml_load((ROOT / "roles" / role / "defaults/main.yml").read_text(encoding="utf-8")))
+
+
+def role_default(role: str, name: str) -> Any:
+    """Return the default of a role's variable as it is written, not rendered."""
+    return _defaults(role)[name]
 
 
 def documented() -> set[str]:

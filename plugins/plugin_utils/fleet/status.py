@@ -241,8 +241,9 @@ def _gpu_reasons(answer: Tree) -> Iterator[str]:
     if answer["fabric"] not in (None, "Completed"):
         yield f"The NVLink fabric is not ready: {answer['fabric']}."
     for gpu in answer["gpus"]:
-        if gpu["recovery_action"]:
-            yield f"GPU {gpu['index']} needs a recovery action: {gpu['recovery_action']}."
+        action = gpu["health"]["recovery_action"]
+        if action not in (None, "None"):
+            yield f"GPU {gpu['index']} needs a recovery action: {action}."
         if gpu["ecc_uncorrected"]:
             yield f"GPU {gpu['index']} had {gpu['ecc_uncorrected']} uncorrected memory errors."
 

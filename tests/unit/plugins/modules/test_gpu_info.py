@@ -135,11 +135,22 @@ def test_real_capture_of_eight_gpus(h200x8: Path, tmp_path: Path) -> None:
         "utilisation_percent": 0,
         "temperature": 34,
         "ecc_uncorrected": 0,
-        "recovery_action": None,
         "power_limit_watts": 700,
         "sm_clock_mhz": 345,
         "sm_clock_max_mhz": 1980,
         "memory_clock_mhz": 3201,
+        "health": {
+            "recovery_action": "None",
+            "sram_threshold_exceeded": False,
+            "unrepairable_memory": False,
+            "repair_pending": False,
+            "remap_pending": False,
+            "remap_failed": False,
+            "slowdowns": (),
+            "temperature_left": 53,
+            "pcie_width": 16,
+            "pcie_width_max": 16,
+        },
     }
     assert [entry["numa_node"] for entry in gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
 
@@ -244,7 +255,7 @@ def test_what_the_driver_says_of_a_bad_gpu(tmp_path: Path) -> None:
         .replace("<gpu_util>0 %", "<gpu_util>97 %")
     )
     entry = read(tmp_path, CommandResult(0, text))["gpus"][0]
-    assert (entry["ecc_uncorrected"], entry["recovery_action"]) == (3, "Reset")
+    assert (entry["ecc_uncorrected"], entry["health"]["recovery_action"]) == (3, "Reset")
     assert (entry["utilisation_percent"], entry["temperature"]) == (97, 41)
     unknown = read(tmp_path, CommandResult(0, capture("h200x1").replace("uncorrectable", "renamed")))["gpus"][0]
     assert unknown["ecc_uncorrected"] is None

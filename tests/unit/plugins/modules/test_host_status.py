@@ -231,6 +231,7 @@ def test_a_host_that_serves(machine: Machine) -> None:
             {
                 "name": "serve-0",
                 "unit": UNIT,
+                "container": "trtllm-serve-0",
                 "port": machine.port,
                 "gpus": [0],
                 "healthy": True,
@@ -251,6 +252,7 @@ def test_a_host_that_serves(machine: Machine) -> None:
             "kernel_module": "580.159.04",
         },
         "fabric": None,
+        "nvswitches": 0,
         "missing": [],
         "recorded": False,
         "drift": [],

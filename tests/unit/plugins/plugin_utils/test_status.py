@@ -40,7 +40,7 @@ GPU = {
     "utilisation_percent": 87,
     "temperature": 61,
     "ecc_uncorrected": 0,
-    "recovery_action": None,
+    "health": {"recovery_action": "None"},
 }
 UNREACHABLE = {"unreachable": True, "changed": False, "msg": "Task failed: Failed to connect to the host via ssh: x"}
 
@@ -217,7 +217,7 @@ def test_without_a_gateway_those_that_serve_are_in_service() -> None:
         (look(missing=["0000:00:09.0"]), "degraded", "These GPUs do not work: 0000:00:09.0."),
         (look(fabric="In Progress"), "degraded", "The NVLink fabric is not ready: In Progress."),
         (
-            look(gpus=[dict(GPU, recovery_action="Reset")]),
+            look(gpus=[dict(GPU, health={"recovery_action": "Reset"})]),
             "degraded",
             "GPU 0 needs a recovery action: Reset.",
         ),

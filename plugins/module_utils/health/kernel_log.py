@@ -1,0 +1,161 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Read what the kernel and NVIDIA's driver reported since the boot.
+
+The lines are quoted in docs/decisions/fault-catalogue.md with their sources.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner
+
+COMMAND_TIMEOUT = 30.0  # seconds; a long journal on a busy disk
+# The address of a GPU without its function, and with MIG the GPU instance after it.
+XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)[^)]*\): (\d+)(?:, |$)(.*)", re.DOTALL)
+SXID = re.compile(r"nvidia-nvswitch\d+: SXid \(PCI:([^)]+)\): (\d+), (Fatal|Non-fatal), Link (-?\d+)")
+LOST = re.compile(r"NVRM: GPU ([0-9a-fA-F:.]+): GPU has fallen off the bus")
+# One record of three lines.
+LOST_AT_START = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]+)\s.*fallen off the bus", re.DOTALL)
+RECOVERY = re.compile(r"GPU recovery action changed from \S+ \([^)]*\) to \S+ \(([^)]*)\)")
+# Other lines by kind. The group is the subject.
+OTHERS = {
+    "api_mismatch": re.compile(r"NVRM: API mismatch: the client '([^']*)'"),
+    "out_of_memory": re.compile(r"Out of memory: Killed process \d+ \(([^)]*)\)"),
+    "memory_limit": re.compile(r"Memory cgroup out of memory: Killed process \d+ \(([^)]*)\)"),
+    "read_only": re.compile(r"(\S+)\)?: Remounting filesystem read-only"),
+    "hung_task": re.compile(r"task (\S+?):\d+ blocked for more than \d+ seconds"),
+    "io_error": re.compile(r"I/O error, dev (\w+)"),
+}
+# journalctl reads a few lines instead of the whole log.
+GREP = "NVRM|nvidia-nvswitch|Killed process|Remounting filesystem|blocked for more than|I/O error, dev"
+EVIDENCE_LENGTH = 300
+
+Signal = dict[str, Any]
+
+
+class KernelLogError(Exception):
+    """The kernel log cannot be read; the message gives the cause."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the kernel log. ``time``: seconds since 1970."""
+
+    time: float
+    text: str
+
+
+@dataclass
+class Incidents:
+    """Lines of one kind about one subject."""
+
+    signal: Signal
+    lines: list[Line] = field(default_factory=list)
+
+
+def read_kernel_log(runner: Runner) -> list[Line]:
+    """Return the lines of this boot that matter here, oldest first. Raises KernelLogError.
+
+    Only what the kernel wrote: every user may write lines with its name, but not with its transport.
+    """
+    command = ["journalctl", "--dmesg", "--output=json", "--output-fields=MESSAGE", "--no-pager", "--quiet"]
+    problem = ""
+    # A journalctl without regular expressions rejects the option.
+    for arguments in ([f"--grep={GREP}"], []):
+        try:
+            done = runner([*command, *arguments], COMMAND_TIMEOUT)
+        except OSError as error:
+            raise KernelLogError(f"journalctl: {error.strerror}") from None
+        if done.rc is None:
+            raise KernelLogError(f"journalctl gave no answer within {COMMAND_TIMEOUT:g} s")
+        # Status 1 without a message: no line matches.
+        if done.rc == 0 or (done.rc == 1 and not done.stderr.strip()):
+            return list(parse_journal(done.stdout))
+        problem = done.text
+    raise KernelLogError(f"journalctl: {problem}")
+
+
+def parse_journal(text: str) -> Iterator[Line]:
+    """Yield the lines of ``journalctl --output=json``, which is cut off if the reader was killed."""
+    for row in text.splitlines():
+        try:
+            entry = json.loads(row)
+            message = entry["MESSAGE"]
+            # A message that is not UTF-8 is a list of bytes.
+            decoded = message if isinstance(message, str) else bytes(message).decode(errors="replace")
+            yield Line(int(entry["__REALTIME_TIMESTAMP"]) / 1e6, decoded)
+        except (ValueError, KeyError, TypeError):
+            continue
+
+
+def sysfs_address(address: str) -> str:
+    """Return an address of the kernel log, ``0000:91:00``, as sysfs has it: ``0000:91:00.0``."""
+    return address.lower() if "." in address else f"{address.lower()}.0"
+
+
+def kernel_signals(lines: Iterable[Line], now: float) -> list[Signal]:
+    """Return a signal for each kind of event and subject, with the number of its lines and the last of them."""
+    found: dict[tuple[Any, ...], Incidents] = {}
+    for line in lines:
+        signal = classify(line.text)
+        if signal is not None:
+            found.setdefault(tuple(signal.values()), Incidents(signal)).lines.append(line)
+    incidents = list(found.values())
+    # The same Xid on several GPUs points to the software.
+    affected: dict[int, set[str]] = {}
+    for one in incidents:
+        if one.signal["signal"] == "xid":
+            affected.setdefault(one.signal["code"], set()).add(one.signal["gpu"])
+    return [_counted(one, now, affected) for one in incidents]
+
+
+def classify(text: str) -> Signal | None:
+    """Return the signal that a line of the kernel log is; None for any other line."""
+    if xid := XID.search(text):
+        recovery = RECOVERY.search(text)
+        return {
+            "signal": "xid",
+            "gpu": sysfs_address(xid[1]),
+            "code": int(xid[2]),
+            "fatal": bool(re.search(r"\bFatal\b", xid[3])),
+            "action": recovery[1] if recovery else "",
+        }
+    if sxid := SXID.search(text):
+        return {"signal": "sxid", "switch": sxid[1].lower(), "code": int(sxid[2]), "fatal": sxid[3] == "Fatal"}
+    if lost := LOST.search(text) or LOST_AT_START.search(text):
+        return {"signal": "kernel", "kind": "gpu_lost", "subject": sysfs_address(lost[1])}
+    for kind, pattern in OTHERS.items():
+        if other := pattern.search(text):
+            return {"signal": "kernel", "kind": kind, "subject": other[1]}
+    return None
+
+
+def _counted(one: Incidents, now: float, affected: dict[int, set[str]]) -> Signal:
+    last = one.lines[-1]
+    counted = {
+        **one.signal,
+        "count": len(one.lines),
+        "day_count": sum(now - line.time < 86400 for line in one.lines),
+        "age_hours": round(max(0.0, now - last.time) / 3600, 2),
+        "last": last.time,
+        "evidence": _excerpt(last.text),
+    }
+    if one.signal["signal"] == "xid":
+        counted["gpus"] = len(affected[one.signal["code"]])
+    return counted
+
+
+def _excerpt(text: str) -> str:
+    return " ".join(text.split())[:EVIDENCE_LENGTH]
+
+
+def recovered(signals: Sequence[Signal], resets: dict[str, float]) -> list[Signal]:
+    """Return the signals without those of a GPU before its last reset. ``resets``: times by address."""
+    return [one for one in signals if one.get("last", 0.0) > resets.get(str(one.get("gpu")), 0.0) or "gpu" not in one]

@@ -1,0 +1,232 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All signals of a host: of its GPUs, instances and record, of its kernel log and of its operating system."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Callable
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner
+from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import PCI_DEVICES, scan_pci
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.kernel_log import (
+    KernelLogError,
+    kernel_signals,
+    read_kernel_log,
+)
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.platform import Platform, unreadable
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.record import RECORD, read_record
+
+CONTAINER_TIMEOUT = 20.0  # seconds
+LOST_IN_CONTAINER = "Failed to initialize NVML"
+
+Signal = dict[str, Any]
+Status = Mapping[str, Any]
+
+
+def gather_signals(
+    status: Status,
+    runner: Runner,
+    names: Sequence[str] = (),
+    control_time: float | None = None,
+    root: Path = Path("/"),
+    clock: Callable[[], float] = time.time,
+) -> list[Signal]:
+    """Return all signals of this host. ``status``: result of module host_status. A failed probe is a signal."""
+    record = read_record(root / str(RECORD).lstrip("/"))
+    models = list(record.owned.models) if record else []
+    with ThreadPoolExecutor(3) as pool:
+        platform = pool.submit(Platform(root, runner, clock).signals, models, names, control_time)
+        kernel = pool.submit(_kernel, runner, clock())
+        containers = pool.submit(lambda: list(container_signals(status, runner)))
+    state = "missing" if record is None else "complete" if record.complete else "incomplete"
+    branch = driver_branch(status)
+    return [
+        {"signal": "record", "state": state, "evidence": f"{RECORD} is {state}"},
+        *gpu_signals(status, [device.address for device in scan_pci(_below(root, PCI_DEVICES)) if device.is_gpu]),
+        *serving_signals(status),
+        *drift_signals(status),
+        *(unreadable("status", problem) for problem in status["problems"]),
+        *(dict(one, driver_branch=branch) if one["signal"] == "xid" else one for one in kernel.result()),
+        *containers.result(),
+        *platform.result(),
+    ]
+
+
+def _below(root: Path, path: Path) -> Path:
+    return root / str(path).lstrip("/")
+
+
+def _kernel(runner: Runner, now: float) -> list[Signal]:
+    try:
+        return kernel_signals(read_kernel_log(runner), now)
+    except KernelLogError as error:
+        return [unreadable("kernel log", error)]
+
+
+def driver_branch(status: Status) -> int:
+    """Return the branch of the loaded driver, such as 580; 0 if it is unknown."""
+    found = re.match(r"\d+", status["driver"].get("version") or "")
+    return int(found.group()) if found else 0
+
+
+def gpu_signals(status: Status, on_bus: Sequence[str]) -> Iterator[Signal]:
+    """Yield the signals of driver, fabric and GPUs. ``on_bus``: PCI addresses of the GPUs in sysfs."""
+    driver = status["driver"]
+    yield {
+        "signal": "driver",
+        "state": driver["state"],
+        "version": driver["version"],
+        "loaded": driver["kernel_module"] is not None,
+        "provisioned": bool(status["recorded"] or status["units"] or driver["installed"]) and bool(on_bus),
+        "evidence": driver["message"] or f"driver {driver['version']} answers",
+    }
+    for address in status["missing"]:
+        there = "the PCI bus has it" if address in on_bus else "the PCI bus does not have it"
+        evidence = f"nvidia-smi does not list GPU {address}; {there}"
+        yield {"signal": "gpu_missing", "gpu": address, "present": address in on_bus, "evidence": evidence}
+    if status["nvswitches"]:
+        yield {
+            "signal": "fabric",
+            "switches": status["nvswitches"],
+            "state": status["fabric"],
+            "evidence": f"the fabric state of nvidia-smi is {status['fabric'] or 'not reported'}",
+        }
+    used = {index for instance in status["instances"] for index in instance["gpus"]}
+    for gpu in status["gpus"]:
+        if driver["state"] == "ok":
+            yield gpu_signal(gpu, gpu["index"] in used or not used)
+
+
+def gpu_signal(gpu: Mapping[str, Any], used: bool) -> Signal:
+    """Return the signal of a GPU that the driver lists. ``used``: whether an instance has it, or none is known."""
+    health = gpu["health"]
+    width, widest = health["pcie_width"], health["pcie_width_max"]
+    told = {
+        "recovery action": health["recovery_action"],
+        "uncorrected ECC errors": gpu["ecc_uncorrected"],
+        "SRAM threshold exceeded": health["sram_threshold_exceeded"],
+        "unrepairable memory": health["unrepairable_memory"],
+        "repair pending": health["repair_pending"],
+        "row remap pending": health["remap_pending"],
+        "row remap failed": health["remap_failed"],
+        "slowdown": ", ".join(health["slowdowns"]) or "none",
+        "temperature": gpu["temperature"],
+        "PCIe width": f"{width} of {widest}" if width else None,
+        "MIG": gpu["mig"],
+        "ECC": gpu["ecc"],
+        "persistence mode": gpu["persistence_mode"],
+        "fabric": gpu["fabric_state"],
+    }
+    values = "; ".join(f"{name}: {value}" for name, value in told.items() if value is not None)
+    return {
+        "signal": "gpu",
+        "gpu": gpu["address"],
+        "index": gpu["index"],
+        **health,
+        "slowdown": ", ".join(health["slowdowns"]),
+        "ecc_uncorrected": gpu["ecc_uncorrected"],
+        "temperature": gpu["temperature"],
+        "pcie_narrow": None if width is None or widest is None else width < widest,
+        "mig": gpu["mig"],
+        "ecc": gpu["ecc"],
+        "persistence_mode": gpu["persistence_mode"],
+        "fabric_state": gpu["fabric_state"],
+        "fabric_status": gpu["fabric_status"],
+        "used": used,
+        "evidence": f"nvidia-smi -q, GPU {gpu['index']} ({gpu['address']}): {values}",
+    }
+
+
+def serving_signals(status: Status) -> Iterator[Signal]:
+    """Yield the signals of the running release, its instances and their watchdogs."""
+    release, units = status["release"], {unit["name"]: unit for unit in status["units"]}
+    if release or units:
+        yield {
+            "signal": "release",
+            "verified": release is not None,
+            "units": len(units),
+            "evidence": f"units {', '.join(units) or 'of no release'}; verified release "
+            + (release["name"] if release else "none"),
+        }
+    now = status["time"]
+    for instance in status["instances"]:
+        unit = units.get(instance["unit"], {})
+        state = f"{instance['unit']} is {unit.get('active', 'missing')} ({unit.get('sub', '')})"
+        seconds = _seconds(unit.get("since"), now)
+        model = (release or {}).get("served_model")
+        yield {
+            "signal": "instance",
+            "name": instance["name"],
+            "unit": instance["unit"],
+            "active": unit.get("active", "missing"),
+            "healthy": instance["healthy"],
+            "answer": instance["answer"],
+            "model_listed": not model or not instance["healthy"] or model in instance["models"],
+            "image_of_release": instance["image_of_release"],
+            "start_limit_reached": bool(unit.get("start_limit_reached")),
+            "age_seconds": seconds,
+            "log": unit.get("last_log_line") or "",
+            "evidence": "; ".join(
+                filter(None, [state, f"/health: {instance['answer']}", _quoted(unit.get("last_log_line"))])
+            ),
+        }
+        healed = instance["healed"]
+        if healed:
+            hours = (_seconds(healed["at"], now) or 0) / 3600
+            yield {
+                "signal": "watchdog",
+                "name": instance["name"],
+                "times": healed["times"],
+                "reason": healed["reason"],
+                "age_hours": round(hours, 2),
+                "evidence": f"the watchdog killed {instance['name']} {healed['times']} times since the boot, last at "
+                f"{healed['at']}: {healed['reason']}",
+            }
+
+
+def _quoted(line: str | None) -> str:
+    return f"last log line: {line}" if line else ""
+
+
+def drift_signals(status: Status) -> Iterator[Signal]:
+    """Yield a signal for each difference from the record."""
+    for one in status["drift"]:
+        kind, _space, rest = one["sentence"].partition(" ")
+        now = rest.removeprefix(str(one["about"])).partition("; recorded")[0].strip()
+        yield {"signal": "drift", "kind": kind, "about": one["about"], "now": now, "evidence": one["sentence"]}
+
+
+def container_signals(status: Status, runner: Runner) -> Iterator[Signal]:
+    """Yield whether the containers of running instances still see their GPUs, which an update may take from them."""
+    running = {unit["name"] for unit in status["units"] if unit["active"] == "active"}
+    for instance in status["instances"]:
+        if instance["unit"] not in running or status["driver"]["state"] != "ok":
+            continue
+        command = ("docker", "exec", instance["container"], "nvidia-smi", "-L")
+        try:
+            done = runner(command, CONTAINER_TIMEOUT)
+        except OSError as error:
+            yield unreadable(f"docker exec {instance['container']}", error.strerror)
+            continue
+        # Any other failure, such as an image without nvidia-smi, says nothing about the GPUs.
+        if done.rc == 0 or LOST_IN_CONTAINER in done.text:
+            yield {
+                "signal": "container",
+                "name": instance["name"],
+                "gpus": done.rc == 0,
+                "error": "" if done.rc == 0 else done.text,
+                "evidence": f"{' '.join(command)}: {' '.join(done.text.split())[:200]}",
+            }
+
+
+def _seconds(since: str | None, now: str) -> int | None:
+    if not since:
+        return None
+    return max(0, round((datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds()))
