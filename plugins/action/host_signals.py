@@ -39,7 +39,7 @@ class ActionModule(ActionBase):
         return {**result, **self._execute_module(MODULE, module_args=arguments, task_vars=variables)}
 
     def _names(self, variables: dict[str, Any]) -> Iterator[str]:
-        """Yield the names of the servers that roles download from. A variable that cannot be read has none."""
+        """Yield the names of the servers that roles download from."""
         if "gpu_hosts" not in variables["group_names"] or any(self._value(variables, name) for name in INDIRECT):
             return
         for role, name in URLS.items():
@@ -53,7 +53,8 @@ class ActionModule(ActionBase):
             return
 
     def _value(self, variables: dict[str, Any], name: str) -> Any:
+        raw = variables.get(name)
         try:
-            return self._templar.template(variables.get(name))
+            return self._templar.template(raw)
         except AnsibleError:
-            return None
+            return raw  # a URL whose path needs facts has its server in clear

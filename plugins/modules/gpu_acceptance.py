@@ -111,6 +111,12 @@ checks:
       expected: at least 600 TFLOP/s
       hint: ""
       duration: 0.0
+problems:
+  description: The checks that did not pass, as sentences.
+  returned: success
+  type: list
+  elements: str
+  sample: []
 result:
   description: What the program measured; V(null) without a result.
   returned: success
@@ -127,6 +133,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.checks import failures
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import read_gpus
 from ansible_collections.trtllm.fleet.plugins.module_utils.health import acceptance
@@ -138,7 +145,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.health.kernel_log imp
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import iso_time
 
 SMI_TIMEOUT = 60.0
-TAIL = 400  # characters of the output for a message
+TAIL = 400  # characters of a message
 
 
 def main() -> None:
@@ -159,7 +166,7 @@ def main() -> None:
     )
     given = module.params
     if module.check_mode:
-        module.exit_json(changed=True, verdict="unknown", checks=[], result=None)
+        module.exit_json(changed=True, verdict="unknown", problems=[], checks=[], result=None)
     smi = module.get_bin_path("nvidia-smi")
     try:
         gpus = read_gpus(smi, SMI_TIMEOUT)
@@ -173,7 +180,8 @@ def main() -> None:
         run(["docker", "rm", "--force", acceptance.CONTAINER], SMI_TIMEOUT)
         after = acceptance.counters(read_gpus(smi, SMI_TIMEOUT), kernel_signals(read_kernel_log(run), time.time()))
         result = acceptance.last_document(done.stdout)
-        said = f"no end within {given['timeout']:g} s" if done.rc is None else done.text[-TAIL:]
+        # The error of a program is its last line.
+        said = f"no end within {given['timeout']:g} s" if done.rc is None else done.text.rpartition("\n")[2][-TAIL:]
         checks = list(acceptance.judge(result, said, len(tested), given["floors"], acceptance.growth(before, after)))
         document = {
             "verdict": acceptance.verdict(checks),
@@ -188,7 +196,10 @@ def main() -> None:
         acceptance.write_result(acceptance.RESULT, document)
     except (KernelLogError, OSError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=True, **{key: document[key] for key in ("verdict", "checks", "result")})
+    problems = [str(check) for check in failures(checks)]
+    module.exit_json(
+        changed=True, problems=problems, **{key: document[key] for key in ("verdict", "checks", "result")}
+    )
 
 
 def _assert_free(module: AnsibleModule, gpus: Mapping[str, Any], tested: Sequence[Mapping[str, Any]]) -> None:

@@ -35,13 +35,14 @@ CONTENT = ", sha256 "
 OWN_DIRECTORIES = ("etc/trtllm-fleet", "usr/local/lib/trtllm-fleet", "var/lib/trtllm-fleet")
 UNITS = "etc/systemd/system"
 OWN_UNITS = "trtllm-*"
-# Written while the host serves: the record itself, marks of verified weights, apt's package lists of a bundle, the lock
+# Written while the host serves: the record itself, the result of a burn-in, marks of verified weights, apt's package lists of a bundle, the lock
 # of rollouts, the program that ends a trial of a release, and the hosts of a gateway, which rollouts and drains change.
 VOLATILE = (
     "etc/trtllm-fleet/gateway/.lock",
     "etc/trtllm-fleet/gateway/haproxy.cfg",
     "etc/trtllm-fleet/gateway/hosts",
     "var/lib/trtllm-fleet/record.json",
+    "var/lib/trtllm-fleet/acceptance.json",
     "var/lib/trtllm-fleet/verified",
     "var/lib/trtllm-fleet/apt",
     "var/lib/trtllm-fleet/rollout.json",

@@ -127,7 +127,7 @@ class _Overlaid(dict[str, Any]):
 def gateway_signals(name: str, host: Examined, gateways: Mapping[str, Tree]) -> Iterator[Signal]:
     """Yield what the gateways report of a host, and of themselves if the host is one."""
     if name in gateways:
-        yield from _own_gateway_signals(name, gateways[name])
+        yield from _own_gateway_signals(name, gateways[name], host.answer.get("signals", ()))
     running = {gateway: answer for gateway, answer in gateways.items() if answer.get("running")}
     serves = any(signal["signal"] == "instance" and signal["healthy"] for signal in host.answer.get("signals", ()))
     for gateway, answer in running.items():
@@ -148,9 +148,10 @@ def gateway_signals(name: str, host: Examined, gateways: Mapping[str, Tree]) -> 
             }
 
 
-def _own_gateway_signals(name: str, answer: Tree) -> Iterator[Signal]:
-    if "running" not in answer:
-        return  # the signal of the connection says why
+def _own_gateway_signals(name: str, answer: Tree, signals: Sequence[Signal]) -> Iterator[Signal]:
+    deployed = any(signal["signal"] == "unit" and signal["kind"] == "gateway" for signal in signals)
+    if "running" not in answer or not (deployed or answer["running"]):
+        return  # the signals of the connection or of the record say why
     instances = [one for host in answer["hosts"].values() for one in host.values()]
     up = sum(one["up"] for one in instances)
     yield {

@@ -114,7 +114,7 @@ def run(capsys: pytest.CaptureFixture[str], **changes: Any) -> dict[str, Any]:
         "image": "registry/release@sha256:1",
         "container_options": ["--ipc host", "--device nvidia.com/gpu=0"],
         "gpus": [0],
-        "program": "/usr/local/lib/trtllm-fleet/burn_in.py",
+        "program": "/run/trtllm-fleet/burn_in.py",
         "level": "quick",
         "seconds": 30,
         "passes": 1,
@@ -131,7 +131,7 @@ def test_the_result_is_kept_for_the_gpus_and_the_driver(host: Host, capsys: pyte
     assert found["verdict"] == "pass", found["checks"]
     assert (
         "docker run --rm --name=trtllm-acceptance --network=none --ipc host --device nvidia.com/gpu=0 "
-        "--volume=/usr/local/lib/trtllm-fleet/burn_in.py:/burn_in.py:ro --entrypoint=python3 registry/release@sha256:1 "
+        "--volume=/run/trtllm-fleet/burn_in.py:/burn_in.py:ro --entrypoint=python3 registry/release@sha256:1 "
         "/burn_in.py 30 1 1024"
     ) in host.calls
     document = json.loads(host.result.read_text())

@@ -38,6 +38,9 @@ class Fleet:
         self.answer: dict[str, Any] | None = None
         instance = {"up": True, "drained": False, "drained_by": "", "state": "is UP L7OK 200"}
         self.gateway: dict[str, Any] = {"running": True, "model": "x", "hosts": {"gpu1": {"serve-0": instance}}}
+        self.gateway_signals = [
+            {"signal": "unit", "kind": "gateway", "name": "trtllm-gateway.service", "active": "active", "evidence": "x"}
+        ]
         self.patch = patch
 
     @property
@@ -58,7 +61,7 @@ class Fleet:
         answer = self.answer if self.answer is not None else self.host.result(self.patch)
         hosts = {
             "gpu1": Examined(answer, self.variables, True),
-            "gateway1": Examined({"signals": []}, {}, False),
+            "gateway1": Examined({"signals": self.gateway_signals}, {}, False),
         }
         return examine(hosts, {"gateway1": self.gateway}, CATALOGUE)
 

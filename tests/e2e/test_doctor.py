@@ -1,0 +1,193 @@
+"""The doctor's first answer is the fault that is put into a lab host, and a fleet that is well has none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import Fleet
+
+# Debian 13 with eight H200, and a gateway with Debian 12.
+FLEET = Fleet("doctor-", gpus=1, gateways=1)
+(HOST,) = FLEET.gpu_names
+(GATEWAY,) = FLEET.gateway_names
+UNIT = "trtllm-serve-0.service"
+GPU = "0000:00:06.0"
+FAULTS = "/run/nvidia-lab/faults.json"
+MODULE = "/run/nvidia-lab/module.json"
+# No time service runs in a container.
+ALWAYS = {"clock_not_synchronized"}
+SERVES = "curl --silent --fail --output /dev/null http://127.0.0.1:8000/health"
+
+
+def gpu(**values: Any) -> str:
+    """A script that puts values into the first GPU."""
+    return f"echo '{json.dumps({'gpus': {GPU: values}})}' > {FAULTS}"
+
+
+def kernel(*lines: str) -> str:
+    quoted = " ".join(f"'{line}'" for line in lines)
+    return f"trtllm-lab-kernel-log {quoted}"
+
+
+# Makes the kernel's lines those of an earlier boot.
+FORGET = "journalctl --rotate --vacuum-time=1s > /dev/null 2>&1; true"
+XID = "NVRM: Xid (PCI:0000:00:06): "
+GPU_WELL = f"rm -f {FAULTS}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault: how it is put into the host and taken out again, and other causes that are there, too.
+
+    ``host``: the host with the fault. ``variables``: extra variables of the doctor.
+    """
+
+    fault: str
+    inject: str
+    cure: str
+    others: frozenset[str] = frozenset()
+    host: str = HOST
+    variables: dict[str, Any] = field(default_factory=dict)
+
+
+def case(fault: str, inject: str, cure: str, *others: str, host: str = HOST, **variables: Any) -> Case:
+    return Case(fault, inject, cure, frozenset(others), host, variables)
+
+
+CASES = [
+    case("gpu_lost", f"{gpu(lost=True)}; {kernel(XID + '79, pid=1234, name=x, GPU has fallen off the bus.')}", f"{GPU_WELL}; {FORGET}"),
+    case("gpu_recovery_action", gpu(gpu_recovery_action="Reset"), GPU_WELL),
+    case(
+        "gpu_memory_error",
+        f"{gpu(gpu_recovery_action='Drain and Reset')}; {kernel(XID + '48, pid=9, name=x, DBE (double bit error)')}",
+        f"{GPU_WELL}; {FORGET}",
+    ),
+    case("gpu_row_remap", gpu(**{"remapped_rows/remapped_row_pending": "Yes"}), GPU_WELL),
+    case("gpu_row_remap_failed", gpu(**{"remapped_rows/remapped_row_failure": "Yes"}), GPU_WELL),
+    case("gpu_ecc_uncorrected", gpu(**{"ecc_errors/volatile/dram_uncorrectable": "1"}), GPU_WELL),
+    case(
+        "gpu_too_hot",
+        gpu(**{"clocks_event_reasons/clocks_event_reason_hw_thermal_slowdown": "Active"}),
+        GPU_WELL,
+    ),
+    case("gpu_pcie_narrow", gpu(**{"pci/pci_gpu_link_info/link_widths/current_link_width": "4x"}), GPU_WELL),
+    case("nvswitch_fatal", kernel("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 63 LTSSM"), FORGET),
+    case("out_of_memory", kernel("Out of memory: Killed process 4711 (python3) total-vm:1kB"), FORGET),
+    case("task_hung", kernel("INFO: task nv_queue:812 blocked for more than 120 seconds."), FORGET),
+    case("disk_error", kernel("blk_update_request: I/O error, dev nvme0n1, sector 2048 op 0x0:(READ)"), FORGET),
+    case("driver_mismatch", f"sed -i.bak -E 's/[0-9]+[.][0-9]+[.][0-9]+/535.288.01/' {MODULE}", f"mv {MODULE}.bak {MODULE}"),
+    case("nvidia_smi_hangs", f"echo '{json.dumps({'hang': True})}' > {FAULTS}", f"{GPU_WELL}; sleep 2"),
+    case(
+        "fabric_manager_failed",
+        "systemctl stop nvidia-fabricmanager",
+        "systemctl start nvidia-fabricmanager",
+        "drift_unit",
+    ),
+    case("persistence_stopped", "systemctl stop nvidia-persistenced", "systemctl start nvidia-persistenced", "drift_unit"),
+    case(
+        "container_without_gpu",
+        "docker exec trtllm-serve-0 mv /dev/nvidiactl /dev/nvidiactl.lost",
+        "docker exec trtllm-serve-0 mv /dev/nvidiactl.lost /dev/nvidiactl",
+    ),
+    case("instance_down", f"systemctl stop {UNIT}", f"systemctl start {UNIT}"),
+    case(
+        "docker_stopped",
+        "systemctl stop docker.socket docker.service",
+        f"systemctl start docker.service docker.socket; systemctl reset-failed {UNIT}; systemctl start {UNIT}",
+    ),
+    case(
+        "disk_full",
+        "mount -t tmpfs -o size=300m tmpfs /boot; head -c 299m /dev/zero > /boot/fill || true",
+        "umount /boot",
+        "drift_driver",
+    ),
+    case("disk_read_only", "mount -t tmpfs -o ro,size=300m tmpfs /tmp", "umount /tmp"),
+    case(
+        "name_not_resolved",
+        "cp /etc/resolv.conf /run/resolv.conf; echo nameserver 127.0.0.9 > /etc/resolv.conf",
+        "cat /run/resolv.conf > /etc/resolv.conf",
+    ),
+    case(
+        "packages_unfinished",
+        "cp /var/lib/dpkg/status /run/status; sed -i '/^Package: openssh-server$/,/^$/s/^Status: .*/Status: install ok half-configured/' /var/lib/dpkg/status",
+        "cp /run/status /var/lib/dpkg/status",
+    ),
+    case(
+        "weights_incomplete",
+        "F=$(find /srv -name '*.safetensors' -size +0 | head -1); cp -p $F /run/part; echo $F > /run/part.name; truncate -s -1 $F",
+        "cp -p /run/part $(cat /run/part.name)",
+    ),
+    case("drift_file", "chmod 0600 /etc/trtllm-fleet/verified", "chmod 0644 /etc/trtllm-fleet/verified"),
+    case(
+        "run_incomplete",
+        "cp -p /var/lib/trtllm-fleet/record.json /run/record; sed -i 's/\"run\": \"\"/\"run\": \"a run\"/' /var/lib/trtllm-fleet/record.json",
+        "cp -p /run/record /var/lib/trtllm-fleet/record.json",
+    ),
+    case("not_provisioned", "mv /var/lib/trtllm-fleet/record.json /run/record", "mv /run/record /var/lib/trtllm-fleet/record.json"),
+    case("inventory_impossible", "true", "true", serving_recipe_use_case="fastest"),
+    case("gpus_not_as_declared", "true", "true", serving_recipe_gpu_type="b200", serving_recipe_gpu_count=8),
+    case("gateway_stopped", "systemctl stop trtllm-gateway", "systemctl start trtllm-gateway", host=GATEWAY),
+]
+# With the reason for which a lab host cannot have them; the unit tests of the doctor have all rows.
+ELSEWHERE = {
+    "clock_wrong": "lab hosts share the clock of the machine",
+    "host_unreachable": "tests/unit: messages of SSH",
+}
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    """Return a GPU host behind a gateway, deployed."""
+    with FLEET.serving():
+        yield FLEET
+
+
+def causes(fleet: Fleet, path: Path, **variables: Any) -> list[str]:
+    """Run the doctor and return the faults that follow from no other one, in its order."""
+    run = fleet.play("doctor", doctor_file=str(path), doctor_fail_on="never", **variables)
+    assert run.status == 0, run.output
+    report = json.loads(path.read_text())
+    return [one["fault"] for one in report["faults"] if not one["consequence_of"] and one["fault"] not in ALWAYS]
+
+
+def test_a_fleet_that_is_well(fleet: Fleet, tmp_path: Path) -> None:
+    assert causes(fleet, tmp_path / "faults.json") == []
+
+
+@pytest.mark.parametrize("one", CASES, ids=lambda one: one.fault)
+def test_the_fault_is_the_first_answer(fleet: Fleet, tmp_path: Path, one: Case) -> None:
+    path = tmp_path / "faults.json"
+    fleet.shell(one.host, one.inject)
+    try:
+        found = causes(fleet, path, **one.variables)
+    finally:
+        fleet.shell(one.host, one.cure)
+    assert found[:1] == [one.fault], path.read_text()
+    assert set(found) - {one.fault} <= one.others, path.read_text()
+    assert wait_for(lambda: fleet.in_service() == fleet.all_instances and serves(fleet), 120)
+
+
+def serves(fleet: Fleet) -> bool:
+    return fleet.shell(HOST, f"{SERVES} && echo yes", check=False) == "yes"
+
+
+def test_the_doctor_changes_nothing_and_fails_by_severity(fleet: Fleet, tmp_path: Path) -> None:
+    path = tmp_path / "faults.json"
+    fleet.shell(HOST, gpu(gpu_recovery_action="Reset"))
+    try:
+        run = fleet.play("doctor", doctor_file=str(path))
+        assert run.status == 2, run.output
+        assert "1. GPU recovery action pending (critical) on doctor-1" in run.output
+        checked = fleet.play("doctor", "--check", doctor_file=str(tmp_path / "none.json"))
+        assert checked.status == 2, checked.output
+        assert not (tmp_path / "none.json").exists()
+    finally:
+        fleet.shell(HOST, GPU_WELL)
+    assert fleet.play("doctor", doctor_file=str(path)).status == 0
