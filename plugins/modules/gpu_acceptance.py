@@ -197,9 +197,7 @@ def main() -> None:
     except (KernelLogError, OSError) as error:
         module.fail_json(msg=str(error))
     problems = [str(check) for check in failures(checks)]
-    module.exit_json(
-        changed=True, problems=problems, **{key: document[key] for key in ("verdict", "checks", "result")}
-    )
+    module.exit_json(changed=True, problems=problems, **{key: document[key] for key in ("verdict", "checks", "result")})
 
 
 def _assert_free(module: AnsibleModule, gpus: Mapping[str, Any], tested: Sequence[Mapping[str, Any]]) -> None:

@@ -101,7 +101,9 @@ def judge(
         missing = NO_TORCH in said
         status: Status = "unknown" if missing else "fail"
         hint = (
-            "Run a release of TensorRT-LLM (serving_recipe_image); other images cannot test GPUs" if missing else "Run playbooks/doctor.yml for the host"
+            "Run a release of TensorRT-LLM (serving_recipe_image); other images cannot test GPUs"
+            if missing
+            else "Run playbooks/doctor.yml for the host"
         )
         yield Check("burn_in", status, said or "no output", "a result of each GPU", hint)
         return

@@ -112,7 +112,7 @@ SIGNALS: Mapping[str, tuple[str, ...]] = {
     "connection": ("kind", "message"),
     "variables": ("message",),
     "gateway": ("name", "running", "servers", "up"),
-    "gateway_instance": ("gateway", "host", "name", "up", "drained", "drained_by", "state", "healthy"),
+    "gateway_instance": ("gateway", "host", "name", "up", "drained", "drained_by", "state", "healthy", "age_seconds"),
     "registration": ("gateway", "name"),
     "task": ("message", "name"),
 }

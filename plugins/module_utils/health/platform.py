@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner
-from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file, size_text
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 
 # Seconds. Resolvers try several servers for 5 s each.
@@ -111,7 +111,7 @@ class Platform:
                 "inodes_used_percent": inodes,
                 "free_gib": round(free / GIB, 1),
                 "read_only": read_only,
-                "evidence": f"{place}: {free / GIB:.1f} of {size / GIB:.0f} GiB free, {inodes:g} % of the inodes used"
+                "evidence": f"{place}: {size_text(free)} of {size_text(size)} free, {inodes:g} % of the inodes used"
                 + (", mounted read-only" if read_only else ""),
             }
 

@@ -129,7 +129,8 @@ def gateway_signals(name: str, host: Examined, gateways: Mapping[str, Tree]) -> 
     if name in gateways:
         yield from _own_gateway_signals(name, gateways[name], host.answer.get("signals", ()))
     running = {gateway: answer for gateway, answer in gateways.items() if answer.get("running")}
-    serves = any(signal["signal"] == "instance" and signal["healthy"] for signal in host.answer.get("signals", ()))
+    known = {one["name"]: one for one in host.answer.get("signals", ()) if one["signal"] == "instance"}
+    serves = any(one["healthy"] for one in known.values())
     for gateway, answer in running.items():
         instances = answer["hosts"].get(name, {})
         if not instances and serves and host.gpu_host:
@@ -142,7 +143,7 @@ def gateway_signals(name: str, host: Examined, gateways: Mapping[str, Tree]) -> 
                 "host": name,
                 "name": instance,
                 **{key: state[key] for key in ("up", "drained", "drained_by", "state")},
-                "healthy": serves,
+                **{key: known.get(instance, {}).get(key) for key in ("healthy", "age_seconds")},
                 "evidence": f"HAProxy of {gateway}: {name}.{instance} {state['state']}"
                 + (f", drained by {state['drained_by']}" if state["drained"] else ""),
             }

@@ -21,6 +21,7 @@ from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 # What each playbook needs. update_hosts.yml is the end of two others.
 GROUPS = {
     "decommission": "gpu_hosts, dynamo",
+    "doctor": "gpu_hosts, gateway, dynamo, registry_mirror",
     "dynamo": "dynamo",
     "gateway": "gateway",
     "registry_mirror": "registry_mirror",

@@ -389,6 +389,10 @@ FAULTS: Mapping[str, Callable[[Fleet], None]] = {
     "gateway_stopped": no_gateway,
     "gateway_without_instances": nothing_up,
     "gateway_instance_down": down_beside_others,
+    "gateway_instance_new": both(
+        lambda fleet: setattr(fleet.host, "uptime", 31.0),
+        lambda fleet: fleet.down("is DOWN L7STS 503 nothing answered yet"),
+    ),
     "instance_drained": lambda fleet: fleet.instance.update(drained=True, drained_by="operator"),
     "rollout_drained": lambda fleet: fleet.instance.update(drained=True, drained_by="rollout"),
     "host_not_registered": unregistered,
