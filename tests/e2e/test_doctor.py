@@ -24,6 +24,9 @@ UNIT = "trtllm-serve-0.service"
 GPU = "0000:00:06.0"
 FAULTS = "/run/nvidia-lab/faults.json"
 MODULE = "/run/nvidia-lab/module.json"
+RECORD = "/var/lib/trtllm-fleet/record.json"
+STATUS = "/var/lib/dpkg/status"
+HALF = "/^Package: openssh-server$/,/^$/s/^Status: .*/Status: install ok half-configured/"
 # No time service runs in a container.
 ALWAYS = {"clock_not_synchronized"}
 # 503 while no instance is up.
@@ -125,27 +128,20 @@ CASES = [
         "cp /etc/resolv.conf /run/resolv.conf; echo nameserver 127.0.0.9 > /etc/resolv.conf",
         "cat /run/resolv.conf > /etc/resolv.conf",
     ),
-    case(
-        "packages_unfinished",
-        "cp /var/lib/dpkg/status /run/status; sed -i '/^Package: openssh-server$/,/^$/s/^Status: .*/Status: install ok half-configured/' /var/lib/dpkg/status",
-        "cp /run/status /var/lib/dpkg/status",
-    ),
+    case("packages_unfinished", f"cp {STATUS} /run/status; sed -i '{HALF}' {STATUS}", f"cp /run/status {STATUS}"),
     case(
         "weights_incomplete",
-        "F=$(find /srv -name '*.safetensors' -size +0 | head -1); cp -p $F /run/part; echo $F > /run/part.name; truncate -s -1 $F",
+        "F=$(find /srv -name '*.safetensors' -size +0 | head -1); echo $F > /run/part.name; "
+        "cp -p $F /run/part; truncate -s -1 $F",
         "cp -p /run/part $(cat /run/part.name)",
     ),
     case("drift_file", "chmod 0600 /etc/trtllm-fleet/history.json", "chmod 0644 /etc/trtllm-fleet/history.json"),
     case(
         "run_incomplete",
-        'cp -p /var/lib/trtllm-fleet/record.json /run/record; sed -i \'s/"run": ""/"run": "a run"/\' /var/lib/trtllm-fleet/record.json',
-        "cp -p /run/record /var/lib/trtllm-fleet/record.json",
+        f"""cp -p {RECORD} /run/record; sed -i 's/"run": ""/"run": "a run"/' {RECORD}""",
+        f"cp -p /run/record {RECORD}",
     ),
-    case(
-        "not_provisioned",
-        "mv /var/lib/trtllm-fleet/record.json /run/record",
-        "mv /run/record /var/lib/trtllm-fleet/record.json",
-    ),
+    case("not_provisioned", f"mv {RECORD} /run/record", f"mv /run/record {RECORD}"),
     case("inventory_impossible", "true", "true", serving_recipe_use_case="fastest"),
     case("gpus_not_as_declared", "true", "true", serving_recipe_gpu_type="b200", serving_recipe_gpu_count=8),
     case("gateway_stopped", "systemctl stop trtllm-gateway", "systemctl start trtllm-gateway", host=GATEWAY),

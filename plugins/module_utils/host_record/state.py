@@ -35,8 +35,9 @@ CONTENT = ", sha256 "
 OWN_DIRECTORIES = ("etc/trtllm-fleet", "usr/local/lib/trtllm-fleet", "var/lib/trtllm-fleet")
 UNITS = "etc/systemd/system"
 OWN_UNITS = "trtllm-*"
-# Written while the host serves: the record itself, the result of a burn-in, marks of verified weights, apt's package lists of a bundle, the lock
-# of rollouts, the program that ends a trial of a release, and the hosts of a gateway, which rollouts and drains change.
+# Written while the host serves: the record itself, the result of a burn-in, marks of verified weights, apt's package
+# lists of a bundle, the lock of rollouts, the program that ends a trial of a release, and the hosts of a gateway, which
+# rollouts and drains change.
 VOLATILE = (
     "etc/trtllm-fleet/gateway/.lock",
     "etc/trtllm-fleet/gateway/haproxy.cfg",

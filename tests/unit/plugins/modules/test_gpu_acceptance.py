@@ -90,7 +90,8 @@ class Host:
     """Commands of a host with one H200, whose container prints what a test says."""
 
     def __init__(self, patch: pytest.MonkeyPatch, path: Path) -> None:
-        self.smi, self.container, self.calls = SMI, CommandResult(0, "warning\n" + json.dumps(RESULT)), []
+        self.smi, self.container = SMI, CommandResult(0, "warning\n" + json.dumps(RESULT))
+        self.calls: list[str] = []
         self.result = path / "acceptance.json"
         patch.setattr(gpu_acceptance, "run", self)
         patch.setattr(gpu_acceptance, "read_gpus", lambda smi, timeout: read_gpus(smi, timeout, self, path))
