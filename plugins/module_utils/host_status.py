@@ -22,6 +22,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import (
     kernel_module,
     read_gpus,
 )
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.acceptance import RESULT, read_result
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.record import RECORD, read_record
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.state import HostState, differences, idle
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.history import summary
@@ -98,6 +99,7 @@ class HostStatus:
         state: HostState | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        acceptance: Path = RESULT,
     ) -> None:
         self._releases = HostReleases(root, units, check_mode=True, runner=runner)
         self._smi = smi
@@ -108,6 +110,7 @@ class HostStatus:
         self._net = net
         self._healed = healed
         self._record = record
+        self._acceptance = acceptance
         self._host_state = state or HostState(runner=runner)
         self._clock = clock
         self._monotonic = monotonic
@@ -157,6 +160,9 @@ class HostStatus:
             "nvswitches": len(found["nvswitches"]),
             "gpus": [{key: gpu[key] for key in GPU} for gpu in found["gpus"]],
             "missing": found["missing"],
+            "acceptance": read_result(
+                self._acceptance, [gpu["uuid"] for gpu in found["gpus"]], found["driver"]["version"]
+            ),
             **drift.result(),
             "problems": self._problems,
         }

@@ -208,6 +208,13 @@ missing:
   type: list
   elements: str
   sample: []
+acceptance:
+  description:
+    - The last result of M(trtllm.fleet.gpu_acceptance), and whether it is C(valid), of these GPUs and this driver, and
+      passed. V(null) without one.
+  returned: success
+  type: dict
+  sample: {verdict: pass, level: full, at: "2026-11-27T03:15:24+00:00", driver: 580.159.04, valid: true}
 recorded:
   description: Whether the host has a record of a run that ended well. Without one no drift is known.
   returned: success

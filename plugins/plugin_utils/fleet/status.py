@@ -76,7 +76,7 @@ def host_status(name: str, answer: Tree, gateways: Mapping[str, Tree], behind: b
         known = dict.fromkeys(one for gateway in gateways.values() for one in gateway["hosts"].get(name, {}))
         instances = [_instance(name, {"name": one}, {}, gateways, behind) for one in known]
     reasons = list(_reasons(name, answer, instances, gateways)) if answered else [_no_answer(answer)]
-    drift = list(answer.get("drift", []))
+    drift, accepted = list(answer.get("drift", [])), answer.get("acceptance")
     return {
         "name": name,
         "verdict": _verdict(answer, instances, bool(reasons or drift)),
@@ -89,6 +89,8 @@ def host_status(name: str, answer: Tree, gateways: Mapping[str, Tree], behind: b
         "driver": answer.get("driver"),
         "gpus": list(answer.get("gpus", [])),
         "missing": list(answer.get("missing", [])),
+        "acceptance": accepted,
+        "accepted_seconds": _seconds(accepted and accepted["at"], answer.get("time")),
     }
 
 

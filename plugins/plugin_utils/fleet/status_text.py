@@ -28,9 +28,10 @@ COLUMNS = (
     "restarts",
     "driver",
     "GPUs",
-    "memory",
+    "mem",
     "busy",
-    "hottest",
+    "temp",
+    "burn-in",
 )
 
 
@@ -122,9 +123,20 @@ def _host_rows(hosts: Sequence[Tree], brief: bool) -> list[tuple[str, ...]]:
                 f"{round(100 * used / total)} %" if total else "-",
                 _combined([gpu["utilisation_percent"] for gpu in gpus], lambda seen: sum(seen) // len(seen), "%"),
                 _combined([gpu["temperature"] for gpu in gpus], max, "C"),
+                _acceptance(host),
             )
         )
     return rows
+
+
+def _acceptance(host: Tree) -> str:
+    """Return the age of a valid burn-in; for another one its verdict, or that it is of other GPUs or another driver."""
+    result = host["acceptance"]
+    if not result:
+        return "-"
+    if result["valid"]:
+        return age(host["accepted_seconds"])
+    return "outdated" if result["verdict"] == "pass" else str(result["verdict"])
 
 
 def _combined(values: Sequence[int | None], combine: Callable[[list[int]], int], unit: str) -> str:

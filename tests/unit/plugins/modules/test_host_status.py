@@ -254,6 +254,7 @@ def test_a_host_that_serves(machine: Machine) -> None:
         "fabric": None,
         "nvswitches": 0,
         "missing": [],
+        "acceptance": None,
         "recorded": False,
         "drift": [],
         "problems": [],

@@ -349,14 +349,14 @@ TEXT = """\
 gpt-oss-120b-h200x8-low_latency on 2 hosts: release 3f786850e387
   openai/gpt-oss-120b at 57476bbab104, nvcr.io/nvidia/tensorrt-llm/release:1.2.1 (e35ea1320d51)
   set here: max_batch_size=128
-  host  verdict   release          age  serves  in service  load  restarts  driver      GPUs  memory  busy  hottest
-  gpu1  ok        #2 3f786850e387  2 h  2/2     2/2         2     0         580.159.04  2     50 %    87 %  61 C
-  gpu2  degraded  #2 3f786850e387  2 h  2/2     2/2         2     0         580.159.04  2     50 %    87 %  61 C
+  host  verdict   release          age  serves  in service  load  restarts  driver      GPUs  mem   busy  temp  burn-in
+  gpu1  ok        #2 3f786850e387  2 h  2/2     2/2         2     0         580.159.04  2     50 %  87 %  61 C  2 d
+  gpu2  degraded  #2 3f786850e387  2 h  2/2     2/2         2     0         580.159.04  2     50 %  87 %  61 C  -
     - drift: /etc/x/engine.yaml is not as it was written
 
 without a verified release, or unreachable
-  host  verdict      release  age  serves  in service  load  restarts  driver  GPUs  memory  busy  hottest
-  gpu3  unreachable  -        -    -       0/0         0     -         -       -     -       -     -
+  host  verdict      release  age  serves  in service  load  restarts  driver  GPUs  mem  busy  temp  burn-in
+  gpu3  unreachable  -        -    -       0/0         0     -         -       -     -    -     -     -
     - It is unreachable: Failed to connect to the host via ssh: x
 
 gateway  state    in service  drained  in flight  last minute   failed  first byte, p95
@@ -365,8 +365,9 @@ gw1      running  4/4         0        4          240 requests  4       120 ms
 
 
 def test_text() -> None:
+    accepted = {"verdict": "pass", "level": "full", "at": "2026-11-20T22:00:00+00:00", "driver": "x", "valid": True}
     drift = [{"about": "engine.yaml", "sentence": "/etc/x/engine.yaml is not as it was written"}]
-    hosts = {"gpu1": look(), "gpu2": look(drift=drift), "gpu3": UNREACHABLE}
+    hosts = {"gpu1": look(acceptance=accepted), "gpu2": look(drift=drift), "gpu3": UNREACHABLE}
     assert render(status(hosts, {"gw1": gateway("gpu1", "gpu2")})) == TEXT.rstrip("\n")
 
 
@@ -507,3 +508,11 @@ def test_every_value_of_the_page_is_escaped() -> None:
     ]
     # Fixed names of ours, and a letter by number.
     assert loose == ["'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[number] if number < 26 else number + 1", *["verdict"] * 3]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "valid", "shown"), [("pass", False, "outdated"), ("fail", False, "fail"), ("unknown", False, "unknown")]
+)
+def test_a_burn_in_that_does_not_count(verdict: str, valid: bool, shown: str) -> None:
+    result = {"verdict": verdict, "level": "quick", "at": NOW, "driver": "x", "valid": valid}
+    assert f"61 C  {shown}" in render(status({"gpu1": look(acceptance=result)}))
