@@ -98,7 +98,7 @@ SIGNALS: Mapping[str, tuple[str, ...]] = {
     ),
     "watchdog": ("name", "times", "reason", "age_hours"),
     "container": ("name", "gpus", "error"),
-    "release": ("verified", "units"),
+    "release": ("verified", "units", "model"),
     "drift": ("kind", "about", "now"),
     "record": ("state",),
     "disk": ("path", "used_percent", "inodes_used_percent", "free_gib", "read_only"),

@@ -152,6 +152,7 @@ def serving_signals(status: Status) -> Iterator[Signal]:
             "signal": "release",
             "verified": release is not None,
             "units": len(units),
+            "model": (release or {}).get("model"),
             "evidence": f"units {', '.join(units) or 'of no release'}; verified release "
             + (release["name"] if release else "none"),
         }

@@ -129,7 +129,7 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
         and one["healthy"]
         and (not model or model in one["models"])
     )
-    expected = [name for name, gateway in gateways.items() if _for_model(gateway, release.get("model"))]
+    expected = [name for name, gateway in gateways.items() if serves_model(gateway, release.get("model"))]
     everywhere = 0 < len(registrations) >= len(expected) and in_service(registrations) == len(registrations)
     return {
         "name": one["name"],
@@ -156,7 +156,7 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
     }
 
 
-def _for_model(gateway: Tree, model: str | None) -> bool:
+def serves_model(gateway: Tree, model: str | None) -> bool:
     """Return True if a gateway is for a model: the one of its hosts, or any without hosts.
 
     A gateway may have only the last part of the name, from an older version of the collection.
@@ -223,7 +223,7 @@ def _rotation_reasons(
     for gateway, answer in gateways.items():
         known = answer["hosts"].get(name, {})
         if not known:
-            if _for_model(answer, model):
+            if serves_model(answer, model):
                 yield f"It is not registered at gateway {gateway}."
             continue
         for one in instances:

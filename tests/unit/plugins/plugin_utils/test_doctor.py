@@ -37,7 +37,11 @@ class Fleet:
         self.variables = dict(VARIABLES)
         self.answer: dict[str, Any] | None = None
         instance = {"up": True, "drained": False, "drained_by": "", "state": "is UP L7OK 200"}
-        self.gateway: dict[str, Any] = {"running": True, "model": "x", "hosts": {"gpu1": {"serve-0": instance}}}
+        self.gateway: dict[str, Any] = {
+            "running": True,
+            "model": "openai/gpt-oss-120b",
+            "hosts": {"gpu1": {"serve-0": instance}},
+        }
         self.gateway_signals = [
             {"signal": "unit", "kind": "gateway", "name": "trtllm-gateway.service", "active": "active", "evidence": "x"}
         ]
@@ -301,6 +305,7 @@ FAULTS: Mapping[str, Callable[[Fleet], None]] = {
     "gpu_corrected_errors": xid(92),
     "gpu_support_case": xid(142),
     "gpu_too_hot": on_gpu(clocks_event_reason_hw_thermal_slowdown="Active", gpu_temp="91 C"),
+    "gpu_warm": on_gpu(clocks_event_reason_sw_thermal_slowdown="Active", gpu_temp="84 C"),
     "gpu_power_brake": on_gpu(clocks_event_reason_hw_power_brake_slowdown="Active"),
     "gpu_pcie_narrow": on_gpu(current_link_width="8x"),
     "gpu_mig": on_gpu(current_mig="Enabled"),
@@ -471,6 +476,12 @@ def test_a_second_fault_does_not_hide_the_first(fleet: Fleet, name: str, other: 
 def test_messages_of_tasks(name: str) -> None:
     signal = {"signal": "task", "message": TASKS[name], "name": "Run it", "evidence": TASKS[name]}
     assert [finding.fault.id for finding in diagnose("gpu1", [signal], CATALOGUE)] == [name]
+
+
+def test_a_gateway_of_another_model_need_not_know_the_host(fleet: Fleet) -> None:
+    unregistered(fleet)
+    fleet.gateway["model"] = "openai/gpt-oss-20b"
+    assert fleet.findings() == []
 
 
 def test_what_the_driver_asks_for_comes_before_the_row(fleet: Fleet) -> None:
