@@ -46,6 +46,8 @@ class ActionModule(ActionBase):
             host = urlsplit(str(self._value(variables, name) or role_default(role, name))).hostname
             if host:
                 yield host
+        if variables["groups"].get("registry_mirror"):
+            return
         image = self._value(variables, IMAGE)
         try:
             yield split_image(image)[0].partition(":")[0] if image else REGISTRY

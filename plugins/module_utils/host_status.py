@@ -149,19 +149,21 @@ class HostStatus:
             for instance, answer in zip(described, answers)
         ]
         self.gpu_info = found = gpus.result()
+        driver = found["driver"]
+        used = {index for instance in instances for index in instance["gpus"]}
         module_version = kernel_module(read_file(self._module_file))[1]
         return {
             "time": iso_time(self._clock()),
             "release": release(survey, description),
             "units": units,
             "instances": instances,
-            "driver": dict(found["driver"], kernel_module=module_version),
+            "driver": dict(driver, kernel_module=module_version),
             "fabric": found["fabric"]["state"],
             "nvswitches": len(found["nvswitches"]),
             "gpus": [{key: gpu[key] for key in GPU} for gpu in found["gpus"]],
             "missing": found["missing"],
             "acceptance": read_result(
-                self._acceptance, [gpu["uuid"] for gpu in found["gpus"]], found["driver"]["version"]
+                self._acceptance, [gpu["uuid"] for gpu in found["gpus"] if gpu["index"] in used], driver["version"]
             ),
             **drift.result(),
             "problems": self._problems,

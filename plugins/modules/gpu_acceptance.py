@@ -133,7 +133,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.checks import failures
+from ansible_collections.trtllm.fleet.plugins.module_utils.checks import Check, failures
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import read_gpus
 from ansible_collections.trtllm.fleet.plugins.module_utils.health import acceptance
@@ -144,8 +144,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.health.kernel_log imp
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import iso_time
 
-SMI_TIMEOUT = 60.0
-TAIL = 400  # characters of a message
+SMI_TIMEOUT = 60.0  # seconds
 
 
 def main() -> None:
@@ -164,45 +163,54 @@ def main() -> None:
         ),
         supports_check_mode=True,
     )
-    given = module.params
     if module.check_mode:
         module.exit_json(changed=True, verdict="unknown", problems=[], checks=[], result=None)
-    smi = module.get_bin_path("nvidia-smi")
     try:
-        gpus = read_gpus(smi, SMI_TIMEOUT)
-        tested = [gpu for gpu in gpus["gpus"] if gpu["index"] in given["gpus"]]
-        _assert_free(module, gpus, tested)
-        before = acceptance.counters(gpus, kernel_signals(read_kernel_log(run), time.time()))
-        run(["docker", "rm", "--force", acceptance.CONTAINER], SMI_TIMEOUT)
-        sizes = [given[name] for name in ("seconds", "passes", "bytes")]
-        command = acceptance.command(given["image"], given["container_options"], given["program"], sizes)
-        done = run(command, given["timeout"])
-        run(["docker", "rm", "--force", acceptance.CONTAINER], SMI_TIMEOUT)
-        after = acceptance.counters(read_gpus(smi, SMI_TIMEOUT), kernel_signals(read_kernel_log(run), time.time()))
-        result = acceptance.last_document(done.stdout)
-        # The error of a program is its last line.
-        said = f"no end within {given['timeout']:g} s" if done.rc is None else done.text.rpartition("\n")[2][-TAIL:]
-        checks = list(acceptance.judge(result, said, len(tested), given["floors"], acceptance.growth(before, after)))
-        document = {
-            "verdict": acceptance.verdict(checks),
-            "level": given["level"],
-            "at": iso_time(time.time()),
-            "driver": gpus["driver"]["version"],
-            "image": given["image"],
-            "uuids": [gpu["uuid"] for gpu in tested],
-            "checks": [asdict(check) for check in checks],
-            "result": result,
-        }
-        acceptance.write_result(acceptance.RESULT, document)
+        document = _test(module)
     except (KernelLogError, OSError) as error:
         module.fail_json(msg=str(error))
-    problems = [str(check) for check in failures(checks)]
+    problems = [str(check) for check in failures([Check(**check) for check in document["checks"]])]
     module.exit_json(changed=True, problems=problems, **{key: document[key] for key in ("verdict", "checks", "result")})
+
+
+def _test(module: AnsibleModule) -> dict[str, Any]:
+    """Run the burn-in, and write and return its result. Raises KernelLogError and OSError."""
+    given, smi = module.params, module.get_bin_path("nvidia-smi")
+    gpus = read_gpus(smi, SMI_TIMEOUT)
+    tested = [gpu for gpu in gpus["gpus"] if gpu["index"] in given["gpus"]]
+    _assert_free(module, gpus, tested)
+    before = acceptance.counters(gpus, kernel_signals(read_kernel_log(run), time.time()))
+    run(["docker", "rm", "--force", acceptance.CONTAINER], SMI_TIMEOUT)
+    sizes = [given[name] for name in ("seconds", "passes", "bytes")]
+    command = acceptance.command(given["image"], given["container_options"], given["program"], sizes, given["timeout"])
+    done = run(command, given["timeout"] + SMI_TIMEOUT)
+    run(["docker", "rm", "--force", acceptance.CONTAINER], SMI_TIMEOUT)
+    gpus_after = read_gpus(smi, SMI_TIMEOUT)
+    after = acceptance.counters(gpus_after, kernel_signals(read_kernel_log(run), time.time()))
+    grown = acceptance.growth(before, after)
+    if gpus_after["driver"]["state"] != "ok":
+        grown.append(f"the driver is {gpus_after['driver']['state']} after the test")
+    names = {gpu["uuid"]: f"GPU {gpu['index']} ({gpu['address']}, {gpu['uuid']})" for gpu in tested}
+    result = acceptance.last_document(done.stdout)
+    checks = list(acceptance.judge(result, done, names, given["floors"], grown))
+    document = {
+        "verdict": acceptance.verdict(checks),
+        "level": given["level"],
+        "at": iso_time(time.time()),
+        "driver": gpus["driver"]["version"],
+        "image": given["image"],
+        "uuids": list(names),
+        "checks": [asdict(check) for check in checks],
+        "result": result,
+    }
+    acceptance.write_result(acceptance.RESULT, document)
+    return document
 
 
 def _assert_free(module: AnsibleModule, gpus: Mapping[str, Any], tested: Sequence[Mapping[str, Any]]) -> None:
     """Fail unless the GPUs are there, and no process uses them."""
-    if len(tested) < len(module.params["gpus"]):
+    unknown = gpus["driver"]["state"] != "ok" or any(gpu["processes"] is None for gpu in tested)
+    if unknown or len(tested) < len(module.params["gpus"]):
         reason = gpus["driver"]["message"] or f"only {len(tested)} of {len(module.params['gpus'])} work"
         module.fail_json(msg=f"The GPUs cannot be tested: {reason}. Run playbooks/doctor.yml for the host.")
     busy = [f"GPU {gpu['index']} by {', '.join(map(str, gpu['processes']))}" for gpu in tested if gpu["processes"]]

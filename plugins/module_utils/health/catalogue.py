@@ -94,6 +94,7 @@ SIGNALS: Mapping[str, tuple[str, ...]] = {
         "image_of_release",
         "start_limit_reached",
         "age_seconds",
+        "gpus",
         "log",
     ),
     "watchdog": ("name", "times", "reason", "age_hours"),
@@ -110,12 +111,25 @@ SIGNALS: Mapping[str, tuple[str, ...]] = {
     "packages": ("state", "names"),
     "probe": ("name", "error"),
     "connection": ("kind", "message"),
-    "variables": ("message",),
+    "variables": ("message", "readable"),
     "gateway": ("name", "running", "servers", "up"),
-    "gateway_instance": ("gateway", "host", "name", "up", "drained", "drained_by", "state", "healthy", "age_seconds"),
+    "gateway_instance": (
+        "gateway",
+        "host",
+        "name",
+        "up",
+        "drained",
+        "drained_by",
+        "state",
+        "healthy",
+        "age_seconds",
+        "gpus",
+    ),
     "registration": ("gateway", "name"),
     "task": ("message", "name"),
 }
+# Signals whose name is that of an instance.
+OF_INSTANCES = {"instance", "gateway_instance", "container", "watchdog"}
 COMPARISONS = ("min", "max", "matches", "not")
 REQUIRED = ("id", "title", "layer", "severity", "seen", "cause", "cure", "remedy", "source")
 OPTIONAL = ("out_of_service", "explains", "resolved_by_driver")
@@ -278,12 +292,26 @@ def diagnose(host: str, signals: Sequence[Signal], catalogue: Mapping[str, Fault
         for signal in signals
         if any(meets(signal, condition) for condition in fault.seen) and not _resolved(fault, signal, actions)
     ]
-    present = {finding.fault.id for finding in found}
     for finding in found:
         finding.consequence_of = sorted(
-            cause for cause in present - {finding.fault.id} if finding.fault.id in catalogue[cause].explains
+            {
+                cause.fault.id
+                for cause in found
+                if finding.fault.id in cause.fault.explains and _related(cause.signal, finding.signal)
+            }
         )
     return sorted(found, key=_order)
+
+
+def _related(cause: Signal, effect: Signal) -> bool:
+    """Return True unless both signals name another GPU, instance, gateway or unit."""
+    kinds = cause["signal"], effect["signal"]
+    if "gpu" in cause and effect.get("gpus"):
+        return cause["gpu"] in effect["gpus"]
+    if kinds[1] == "drift" and effect["kind"] == "unit" and kinds[0] in ("unit", "instance"):
+        return bool((cause["name"] if kinds[0] == "unit" else cause["unit"]) == effect["about"])
+    same = ["gpu", "gateway"] + ["name"] * (set(kinds) <= OF_INSTANCES)
+    return all(cause[key] == effect[key] for key in same if key in cause and key in effect)
 
 
 def _order(finding: Finding) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,8 @@ OTHERS = {
     "memory_limit": re.compile(r"Memory cgroup out of memory: Killed process \d+ \(([^)]*)\)"),
     "read_only": re.compile(r"(\S+)\)?: Remounting filesystem read-only"),
     "hung_task": re.compile(r"task (\S+?):\d+ blocked for more than \d+ seconds"),
-    "io_error": re.compile(r"I/O error, dev (\w+)"),
+    # Not of a drive without a medium, which virtual machines and service processors have.
+    "io_error": re.compile(r"I/O error, dev (?!fd\d|sr\d|loop\d|ram\d)(\w+)"),
 }
 # journalctl reads a few lines instead of the whole log.
 GREP = "NVRM|nvidia-nvswitch|Killed process|Remounting filesystem|blocked for more than|I/O error, dev"
@@ -154,8 +155,3 @@ def _counted(one: Incidents, now: float, affected: dict[int, set[str]]) -> Signa
 
 def _excerpt(text: str) -> str:
     return " ".join(text.split())[:EVIDENCE_LENGTH]
-
-
-def recovered(signals: Sequence[Signal], resets: dict[str, float]) -> list[Signal]:
-    """Return the signals without those of a GPU before its last reset. ``resets``: times by address."""
-    return [one for one in signals if one.get("last", 0.0) > resets.get(str(one.get("gpu")), 0.0) or "gpu" not in one]

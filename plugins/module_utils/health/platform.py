@@ -173,9 +173,11 @@ class Platform:
         done = self._run("dpkg", "--audit")
         if done.rc is None:
             raise ProbeError(f"dpkg --audit gave no answer within {COMMAND_TIMEOUT:g} s")
-        names = re.findall(r"^ (\S+)", done.stdout, re.MULTILINE)
-        if done.stdout.strip():
-            evidence = f"dpkg --audit: {' '.join(done.stdout.split())[:200]}"
+        # Packages without a list of checksums work.
+        parts = [part for part in done.stdout.split("\n\n") if "control file" not in part and part.strip()]
+        names = re.findall(r"^ (\S+)", "\n".join(parts), re.MULTILINE)
+        if names:
+            evidence = f"dpkg --audit: {' '.join(' '.join(parts).split())[:200]}"
             yield {"signal": "packages", "state": "unfinished", "names": ", ".join(names), "evidence": evidence}
 
     def units(self) -> Iterator[Signal]:

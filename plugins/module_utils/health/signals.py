@@ -45,18 +45,29 @@ def gather_signals(
         platform = pool.submit(Platform(root, runner, clock).signals, models, names, control_time)
         kernel = pool.submit(_kernel, runner, clock())
         containers = pool.submit(lambda: list(container_signals(status, runner)))
+    known = re.findall(r"[0-9a-f]{4}:[0-9a-f:.]+", (record.items.get("driver GPUs", "") if record else "").lower())
     state = "missing" if record is None else "complete" if record.complete else "incomplete"
     branch = driver_branch(status)
     return [
         {"signal": "record", "state": state, "evidence": f"{RECORD} is {state}"},
-        *gpu_signals(status, [device.address for device in scan_pci(_below(root, PCI_DEVICES)) if device.is_gpu]),
+        *gpu_signals(
+            status, [device.address for device in scan_pci(_below(root, PCI_DEVICES)) if device.is_gpu], known
+        ),
         *serving_signals(status),
         *drift_signals(status),
         *(unreadable("status", problem) for problem in status["problems"]),
         *(dict(one, driver_branch=branch) if one["signal"] == "xid" else one for one in kernel.result()),
         *containers.result(),
-        *platform.result(),
+        *(one for one in platform.result() if _counts(one, status)),
     ]
+
+
+def _counts(signal: Signal, status: Status) -> bool:
+    """Return whether a unit is one that this host needs: an image of a cloud may bring others."""
+    if signal["signal"] != "unit":
+        return True
+    needs = {"fabric_manager": status["nvswitches"] > 0, "docker": bool(status["recorded"] or status["units"])}
+    return needs.get(signal["kind"], True)
 
 
 def _below(root: Path, path: Path) -> Path:
@@ -76,18 +87,22 @@ def driver_branch(status: Status) -> int:
     return int(found.group()) if found else 0
 
 
-def gpu_signals(status: Status, on_bus: Sequence[str]) -> Iterator[Signal]:
-    """Yield the signals of driver, fabric and GPUs. ``on_bus``: PCI addresses of the GPUs in sysfs."""
+def gpu_signals(status: Status, on_bus: Sequence[str], known: Sequence[str] = ()) -> Iterator[Signal]:
+    """Yield the signals of driver, fabric and GPUs.
+
+    ``on_bus``: PCI addresses of the GPUs in sysfs. ``known``: those of the GPUs at the end of the last complete run.
+    """
     driver = status["driver"]
     yield {
         "signal": "driver",
         "state": driver["state"],
         "version": driver["version"],
         "loaded": driver["kernel_module"] is not None,
-        "provisioned": bool(status["recorded"] or status["units"] or driver["installed"]) and bool(on_bus),
+        "provisioned": bool(status["recorded"] or status["units"] or (driver["installed"] and on_bus)),
         "evidence": driver["message"] or f"driver {driver['version']} answers",
     }
-    for address in status["missing"]:
+    listed = {gpu["address"] for gpu in status["gpus"]}
+    for address in sorted({*status["missing"], *(one for one in known if one not in {*listed, *on_bus})}):
         there = "the PCI bus has it" if address in on_bus else "the PCI bus does not have it"
         evidence = f"nvidia-smi does not list GPU {address}; {there}"
         yield {"signal": "gpu_missing", "gpu": address, "present": address in on_bus, "evidence": evidence}
@@ -157,6 +172,7 @@ def serving_signals(status: Status) -> Iterator[Signal]:
             + (release["name"] if release else "none"),
         }
     now = status["time"]
+    addresses = {gpu["index"]: gpu["address"] for gpu in status["gpus"]}
     for instance in status["instances"]:
         unit = units.get(instance["unit"], {})
         state = f"{instance['unit']} is {unit.get('active', 'missing')} ({unit.get('sub', '')})"
@@ -173,6 +189,10 @@ def serving_signals(status: Status) -> Iterator[Signal]:
             "image_of_release": instance["image_of_release"],
             "start_limit_reached": bool(unit.get("start_limit_reached")),
             "age_seconds": seconds,
+            # Without those that the driver does not list, it is not known which GPUs it has.
+            "gpus": [addresses[index] for index in instance["gpus"]]
+            if addresses.keys() >= set(instance["gpus"])
+            else [],
             "log": unit.get("last_log_line") or "",
             "evidence": "; ".join(
                 filter(None, [state, f"/health: {instance['answer']}", _quoted(unit.get("last_log_line"))])
@@ -216,6 +236,8 @@ def container_signals(status: Status, runner: Runner) -> Iterator[Signal]:
         except OSError as error:
             yield unreadable(f"docker exec {instance['container']}", error.strerror)
             continue
+        if done.rc is None:
+            yield unreadable(f"docker exec {instance['container']}", f"no answer within {CONTAINER_TIMEOUT:g} s")
         # Any other failure, such as an image without nvidia-smi, says nothing about the GPUs.
         if done.rc == 0 or LOST_IN_CONTAINER in done.text:
             yield {

@@ -61,6 +61,9 @@ def examine(
             *gateway_signals(name, host, gateways),
         ]
         found += diagnose(name, signals, catalogue)
+    for name, answer in gateways.items():
+        if name not in hosts and "running" not in answer:  # --limit does not name it
+            found += diagnose(name, list(connection_signals(answer)), catalogue)
     _link_gateways(found)
     return sorted(found, key=_order)
 
@@ -104,11 +107,13 @@ def inventory_signals(host: Examined) -> Iterator[Signal]:
     try:
         problems = list(look_up(variables, load_defaults(), serving_recipe).problems)
     except (AnsibleError, UndefinedError) as error:
-        problems = [f"the host's variables cannot be read: {error}"]
+        message = " ".join(str(error).split())[:MESSAGE_LENGTH]
+        yield {"signal": "variables", "message": message, "readable": False, "evidence": message}
+        return
     for problem in problems:
         # That no GPU is known is a fault of the driver or of the connection.
         if known or NO_GPU not in problem:
-            yield {"signal": "variables", "message": problem, "evidence": problem}
+            yield {"signal": "variables", "message": problem, "readable": True, "evidence": problem}
 
 
 class _Overlaid(dict[str, Any]):
@@ -145,7 +150,7 @@ def gateway_signals(name: str, host: Examined, gateways: Mapping[str, Tree]) -> 
                 "host": name,
                 "name": instance,
                 **{key: state[key] for key in ("up", "drained", "drained_by", "state")},
-                **{key: known.get(instance, {}).get(key) for key in ("healthy", "age_seconds")},
+                **{key: known.get(instance, {}).get(key) for key in ("healthy", "age_seconds", "gpus")},
                 "evidence": f"HAProxy of {gateway}: {name}.{instance} {state['state']}"
                 + (f", drained by {state['drained_by']}" if state["drained"] else ""),
             }
@@ -153,8 +158,13 @@ def gateway_signals(name: str, host: Examined, gateways: Mapping[str, Tree]) -> 
 
 def _own_gateway_signals(name: str, answer: Tree, signals: Sequence[Signal]) -> Iterator[Signal]:
     deployed = any(signal["signal"] == "unit" and signal["kind"] == "gateway" for signal in signals)
-    if "running" not in answer or not (deployed or answer["running"]):
-        return  # the signals of the connection or of the record say why
+    if "running" not in answer:
+        if signals:  # else the signals of the connection say why
+            error = str(answer.get("msg") or "no answer")[:MESSAGE_LENGTH]
+            yield {"signal": "probe", "name": "gateway_info", "error": error, "evidence": f"gateway_info: {error}"}
+        return
+    if not (deployed or answer["running"]):
+        return  # the record says that it is not deployed
     instances = [one for host in answer["hosts"].values() for one in host.values()]
     up = sum(one["up"] for one in instances)
     yield {

@@ -52,8 +52,9 @@ def _fault_lines(number: int, fault: Tree) -> Iterator[str]:
 
 
 def _effect_lines(fault: Tree) -> list[str]:
-    causes = ", ".join(fault["consequence_of"])
-    return _wrap(f"{fault['title']} on {shorten(fault['hosts'])}: follows from {causes}", "  - ", "    ")
+    causes, shown = ", ".join(fault["consequence_of"]), fault["evidence"][0]
+    text = f"{fault['title']} on {shorten(fault['hosts'])}, from {causes}: {shown['evidence']}"
+    return _wrap(text, "  - ", "    ")
 
 
 def _labelled(label: str, text: str) -> list[str]:

@@ -78,15 +78,20 @@ def memory(passes: int) -> dict[str, Any]:
     return {"gib": len(chunks) * CHUNK // GIB, "passes": passes, "wrong": wrong}
 
 
-def copies() -> dict[str, Any]:
-    """Measure copies within the GPU's memory, which read and write each byte, and from and to the host."""
+def copies(turn: Any) -> dict[str, Any]:
+    """Measure copies within the GPU's memory, which read and write each byte, and from and to the host.
+
+    ``turn``: a lock. GPUs share the host's memory and PCIe switches, so one after the other copies from and to it.
+    """
     source, target = (torch.zeros(COPY, dtype=torch.uint8, device="cuda") for _side in range(2))
     host = torch.zeros(COPY, dtype=torch.uint8, pin_memory=True)
-    return {
-        "device_tb_s": round(2 * _rate(lambda: target.copy_(source)) / 1e12, 3),
-        "to_device_gb_s": round(_rate(lambda: target.copy_(host, non_blocking=True)) / 1e9, 1),
-        "to_host_gb_s": round(_rate(lambda: host.copy_(source, non_blocking=True)) / 1e9, 1),
-    }
+    device = _rate(lambda: target.copy_(source))
+    with turn:
+        return {
+            "device_tb_s": round(2 * device / 1e12, 3),
+            "to_device_gb_s": round(_rate(lambda: target.copy_(host, non_blocking=True)) / 1e9, 1),
+            "to_host_gb_s": round(_rate(lambda: host.copy_(source, non_blocking=True)) / 1e9, 1),
+        }
 
 
 def _rate(copy: Any) -> float:
@@ -123,12 +128,13 @@ def all_reduce(size: int, ranks: int) -> dict[str, Any]:
     }
 
 
-def test_gpu(rank: int, ranks: int, seconds: float, passes: int, size: int, results: Any) -> None:
+def test_gpu(rank: int, ranks: int, seconds: float, passes: int, size: int, turn: Any, results: Any) -> None:
     """Test one GPU while the other ranks test theirs."""
     torch.cuda.set_device(rank)
     properties = torch.cuda.get_device_properties(rank)
     found = {"index": rank, "uuid": f"GPU-{properties.uuid}", "name": properties.name}
-    for name, test in (("compute", lambda: compute(seconds)), ("memory", lambda: memory(passes)), ("copies", copies)):
+    tests = {"compute": lambda: compute(seconds), "memory": lambda: memory(passes), "copies": lambda: copies(turn)}
+    for name, test in tests.items():
         found[name] = test()
         torch.cuda.empty_cache()
     if ranks > 1:
@@ -142,10 +148,10 @@ def test_gpu(rank: int, ranks: int, seconds: float, passes: int, size: int, resu
 def main(seconds: str, passes: str, size: str) -> None:
     ranks = torch.cuda.device_count()
     context = torch.multiprocessing.get_context("spawn")
-    results = context.Queue()
+    results, turn = context.Queue(), context.Lock()
     begin = time.monotonic()
     workers = [
-        context.Process(target=test_gpu, args=(rank, ranks, float(seconds), int(passes), int(size), results))
+        context.Process(target=test_gpu, args=(rank, ranks, float(seconds), int(passes), int(size), turn, results))
         for rank in range(ranks)
     ]
     for worker in workers:

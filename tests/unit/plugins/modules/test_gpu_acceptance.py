@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.checks import Check
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import read_gpus
 from ansible_collections.trtllm.fleet.plugins.module_utils.health import acceptance
@@ -24,8 +26,17 @@ FLOORS = yaml.safe_load((ROOT / "roles/acceptance/vars/main.yml").read_text())["
 SMI = (CAPTURES / "h200x1.xml").read_text()
 
 
-def judged(result: dict[str, Any] | None, said: str = "", grown: Sequence[str] = (), **floors: Any) -> dict[str, str]:
-    checks = list(acceptance.judge(result, said, 2, {**FLOORS, **floors}, grown))
+NAMES = {gpu["uuid"]: f"GPU {4 + gpu['index']}" for gpu in RESULT["gpus"]}
+
+
+def checks_of(
+    result: dict[str, Any] | None, said: str = "", rc: int | None = 0, grown: Sequence[str] = (), **floors: Any
+) -> list[Check]:
+    return list(acceptance.judge(result, CommandResult(rc, "", said), NAMES, {**FLOORS, **floors}, grown))
+
+
+def judged(*arguments: Any, **floors: Any) -> dict[str, str]:
+    checks = checks_of(*arguments, **floors)
     return {"verdict": acceptance.verdict(checks), **{check.id: check.status for check in checks}}
 
 
@@ -58,30 +69,58 @@ def test_one_gpu_that_is_slow_or_wrong_fails(part: str, key: str, value: float, 
 def test_what_is_not_known_is_no_pass() -> None:
     assert judged(RESULT, compute_tflops=None)["verdict"] == "unknown"
     assert judged(RESULT, bus_gb_s={"8": 329})["verdict"] == "unknown"
-    no_torch = judged(None, "ModuleNotFoundError: No module named 'torch'")
+    no_torch = judged(None, "Traceback\nModuleNotFoundError: No module named 'torch'", 1)
     assert (no_torch["verdict"], no_torch["burn_in"]) == ("unknown", "unknown")
 
 
 def test_a_program_that_ends_early_fails() -> None:
-    assert judged(None, "CUDA error: an illegal memory access")["verdict"] == "fail"
+    assert judged(None, "CUDA error: an illegal memory access", 1)["verdict"] == "fail"
     one = {**RESULT, "gpus": RESULT["gpus"][:1]}
     assert judged(one)["burn_in"] == "fail"
+    assert judged(RESULT, "", None)["burn_in"] == "fail", "it was killed"
+    none = checks_of({**RESULT, "gpus": []}, "Traceback\nRuntimeError: CUDA error: uncorrectable ECC error", 1)
+    assert [(check.id, check.status) for check in none] == [("counters", "pass"), ("burn_in", "fail")]
+    assert none[1].observed == "results of 0 GPUs; RuntimeError: CUDA error: uncorrectable ECC error"
+
+
+def test_the_host_names_its_gpus() -> None:
+    result = copy.deepcopy(RESULT)
+    result["gpus"][1]["compute"]["wrong"] = 1
+    (check,) = (check for check in checks_of(result) if check.status == "fail")
+    assert check.observed == "GPU 5: 1", "the second GPU of the container"
+
+
+@pytest.mark.parametrize("rc", [125, 126, 127])
+def test_a_container_that_does_not_start_says_nothing_of_the_gpus(rc: int) -> None:
+    assert judged(None, "docker: Error response from daemon: No such image", rc)["verdict"] == "unknown"
 
 
 def test_counters_that_grow_fail() -> None:
     def gpus(text: str) -> dict[str, Any]:
         return read_gpus("/usr/bin/nvidia-smi", 1, lambda argv, timeout: CommandResult(0, text), Path("/none"))
 
-    xid = {"signal": "xid", "gpu": "0000:00:06.0", "code": 94, "count": 1}
+    xid = {"signal": "xid", "gpu": "0000:00:06.0", "code": 94, "fatal": False, "count": 1}
     before = acceptance.counters(gpus(SMI), [xid])
     assert acceptance.growth(before, before) == []
     after = acceptance.counters(
-        gpus(SMI.replace("<remapped_row_pending>No", "<remapped_row_pending>Yes")), [{**xid, "count": 2}]
+        gpus(SMI.replace("<remapped_row_pending>No", "<remapped_row_pending>Yes")),
+        [
+            {**xid, "count": 2},
+            {**xid, "fatal": True},
+            {"signal": "sxid", "switch": "0000:05:00.0", "code": 20034, "count": 1},
+            {"signal": "kernel", "kind": "gpu_lost", "subject": "0000:00:07.0", "count": 1},
+        ],
     )
     (address,) = {gpu["address"] for gpu in gpus(SMI)["gpus"]}
     grown = acceptance.growth(before, after)
     assert f"GPU {address}: remap pending 0 before, 1 after" in grown
-    assert "GPU 0000:00:06.0: Xid 94 1 before, 2 after" in grown
+    for words in (
+        "06.0: Xid 94 1 before, 2",
+        "06.0: fatal Xid 94 0",
+        "05:00.0: SXid 20034 0",
+        "07.0: lost 0 before, 1",
+    ):
+        assert any(words in one for one in grown), words
     assert acceptance.growth(before, {}) == [f"GPU {one} is missing" for one in before]
     assert judged(RESULT, grown=grown)["counters"] == "fail"
 
@@ -127,20 +166,22 @@ def run(capsys: pytest.CaptureFixture[str], **changes: Any) -> dict[str, Any]:
 
 
 def test_the_result_is_kept_for_the_gpus_and_the_driver(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
-    host.container = CommandResult(0, json.dumps({**RESULT, "gpus": RESULT["gpus"][:1]}))
+    uuid = re.search(r"<uuid>(.*?)</uuid>", SMI)
+    assert uuid is not None
+    host.container = CommandResult(0, json.dumps({**RESULT, "gpus": [{**RESULT["gpus"][0], "uuid": uuid[1]}]}))
     found = run(capsys, floors={**FLOORS, "bus_gb_s": {"1": 300}})
     assert found["verdict"] == "pass", found["checks"]
     assert (
-        "docker run --rm --name=trtllm-acceptance --network=none --ipc host --device nvidia.com/gpu=0 "
-        "--volume=/run/trtllm-fleet/burn_in.py:/burn_in.py:ro --entrypoint=python3 registry/release@sha256:1 "
-        "/burn_in.py 30 1 1024"
+        "docker run --rm --pull=never --name=trtllm-acceptance --network=none --ipc host --device nvidia.com/gpu=0 "
+        "--volume=/run/trtllm-fleet/burn_in.py:/burn_in.py:ro --entrypoint=timeout registry/release@sha256:1 "
+        "--signal=KILL 3600 python3 /burn_in.py 30 1 1024"
     ) in host.calls
     document = json.loads(host.result.read_text())
-    (uuid,) = document["uuids"]
-    kept = acceptance.read_result(host.result, [uuid, "GPU-other"], "580.159.04")
+    assert document["uuids"] == [uuid[1]]
+    kept = acceptance.read_result(host.result, [uuid[1]], "580.159.04")
     assert kept is not None
     assert (kept["valid"], kept["level"]) == (True, "quick")
-    for uuids, driver in (([], "580.159.04"), ([uuid], "590.48.01")):
+    for uuids, driver in (([uuid[1], "GPU-other"], "580.159.04"), ([uuid[1]], "590.48.01")):
         other = acceptance.read_result(host.result, uuids, driver)
         assert other is not None
         assert not other["valid"]
@@ -150,7 +191,7 @@ def test_no_result_of_a_container_that_hangs(host: Host, capsys: pytest.CaptureF
     host.container = CommandResult(None)
     found = run(capsys)
     assert found["verdict"] == "fail"
-    assert found["checks"][1]["observed"] == "no end within 3600 s"
+    assert found["checks"][1]["observed"] == "no end in time"
     assert host.calls.count("docker rm --force trtllm-acceptance") == 2
 
 

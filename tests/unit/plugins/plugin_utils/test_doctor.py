@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.errors import AnsibleError
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.catalogue import (
@@ -22,7 +23,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.health.kernel_log imp
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.doctor import Examined, examine, report
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.fault_rows import fault_rows, read_catalogue
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.text import render
-from ansible_collections.trtllm.fleet.tests.unit.health_sample import GPUS, NOW, UNIT, SampleHost
+from ansible_collections.trtllm.fleet.tests.unit.health_sample import GPUS, NOW, SWITCHES, UNIT, SampleHost
 
 CATALOGUE = read_catalogue()
 DETAILS = "pid=1, name=python3, details"
@@ -275,6 +276,15 @@ def other_gpus(fleet: Fleet) -> None:
     fleet.variables.update(serving_recipe_gpu_type="b200", serving_recipe_gpu_count=8)
 
 
+class Unreadable(dict[str, Any]):
+    """Variables that Ansible cannot render."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        if key.startswith("serving_recipe_"):
+            raise AnsibleError("'ansible_facts' is undefined")
+        return default
+
+
 FAULTS: Mapping[str, Callable[[Fleet], None]] = {
     # GPUs
     "gpu_lost": gpu_lost,
@@ -316,7 +326,11 @@ FAULTS: Mapping[str, Callable[[Fleet], None]] = {
         "NVRM: API mismatch: the client 'python3' (pid 12)\nNVRM: has the version 590.48.01, but this kernel module has"
         "\nNVRM: the version 580.159.04."
     ),
-    "driver_not_loaded": smi(9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."),
+    "driver_not_loaded": both(
+        lambda fleet: fleet.host.write("proc/driver/nvidia/version", ""),
+        smi(9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."),
+    ),
+    "driver_failed": smi(1, "Failed to initialize NVML: Insufficient Permissions"),
     "driver_removed": lambda fleet: setattr(fleet.host, "installed", False),
     "driver_no_devices": smi(6, "No devices were found"),
     "nvidia_smi_hangs": smi(None, ""),
@@ -358,6 +372,7 @@ FAULTS: Mapping[str, Callable[[Fleet], None]] = {
     "drift_driver": recorded("driver", "kernels", "6.1.0-18-amd64"),
     "drift_file": drift("etc/owned", "changed"),
     "drift_unit": unit("docker.service", DropInPaths="/etc/systemd/system/docker.service.d/x.conf"),
+    "drift_gateway": recorded("gateway", "configuration", "as generated"),
     "drift_image": recorded("image", "registry/release@sha256:1", "sha256:1"),
     # Serving
     "weights_incomplete": weights,
@@ -418,8 +433,12 @@ FAULTS: Mapping[str, Callable[[Fleet], None]] = {
     "python_missing": lambda fleet: setattr(
         fleet, "answer", {"failed": True, "module_stderr": "/bin/sh: 1: /usr/bin/python3: not found"}
     ),
+    "host_disk_unwritable": lambda fleet: fleet.unreachable(
+        'Failed to create temporary directory. "mkdir: cannot create directory: No space left on device"'
+    ),
     "host_not_readable": lambda fleet: setattr(fleet, "answer", {"failed": True, "msg": "MODULE FAILURE: Traceback"}),
     "inventory_impossible": lambda fleet: fleet.variables.update(serving_recipe_use_case="fastest"),
+    "variables_not_readable": lambda fleet: setattr(fleet, "variables", Unreadable()),
     "gpus_not_as_declared": other_gpus,
 }
 # Messages of failed tasks.
@@ -476,6 +495,75 @@ def test_a_second_fault_does_not_hide_the_first(fleet: Fleet, name: str, other: 
 def test_messages_of_tasks(name: str) -> None:
     signal = {"signal": "task", "message": TASKS[name], "name": "Run it", "evidence": TASKS[name]}
     assert [finding.fault.id for finding in diagnose("gpu1", [signal], CATALOGUE)] == [name]
+
+
+def test_a_gpu_that_is_gone_since_a_reboot(fleet: Fleet) -> None:
+    gone = GPUS[3]
+    recorded("driver", "GPUs", ", ".join(GPUS))(fleet)
+    folder = fleet.host.root / "sys/bus/pci/devices" / gone
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+    head, *parts = fleet.host.smi.split("<gpu id=")
+    tail = parts[-1].partition("</gpu>")[2]
+    del parts[3]
+    fleet.host.smi = "<gpu id=".join([head, *parts[:-1], parts[-1].partition("</gpu>")[0] + "</gpu>" + tail])
+    found = fleet.findings()
+    assert first_answers(found) == ["gpu_gone_from_bus"], [one.signal["evidence"] for one in found]
+
+
+def test_effects_are_of_the_same_subject() -> None:
+    down: dict[str, Any] = {
+        "signal": "gateway_instance",
+        "gateway": "g1",
+        "up": False,
+        "drained": False,
+        "state": "is DOWN L4TOUT",
+    }
+    down |= {"gpus": [GPUS[4]]}
+    instance = {"signal": "instance", "active": "failed", "start_limit_reached": False, "log": "", "gpus": [GPUS[4]]}
+    signals: list[dict[str, Any]] = [
+        {**down, "name": "serve-0", "healthy": True, "age_seconds": 5},
+        {**down, "name": "serve-1", "healthy": True, "age_seconds": 5000},
+        {**instance, "name": "serve-2", "unit": "trtllm-serve-2.service"},
+        {"signal": "xid", "gpu": GPUS[0], "code": 79},
+        {
+            "signal": "unit",
+            "kind": "persistence",
+            "name": "nvidia-persistenced.service",
+            "active": "failed",
+            "enabled": "enabled",
+        },
+        {"signal": "drift", "kind": "unit", "about": "trtllm-serve-0.service", "now": ""},
+        {"signal": "drift", "kind": "unit", "about": "nvidia-persistenced.service", "now": ""},
+    ]
+    found = [
+        (one.fault.id, one.signal.get("name") or one.signal.get("about"), one.consequence_of)
+        for one in diagnose("gpu1", [{"evidence": "", **one} for one in signals], CATALOGUE)
+    ]
+    assert ("gateway_instance_down", "serve-0", ["gateway_instance_new"]) in found
+    assert ("gateway_instance_down", "serve-1", []) in found, "another instance enters service"
+    assert ("instance_down", "serve-2", []) in found, "another GPU is lost"
+    assert ("drift_unit", "trtllm-serve-0.service", []) in found, "another unit stopped"
+    assert ("drift_unit", "nvidia-persistenced.service", ["persistence_stopped"]) in found
+
+
+def test_units_that_a_host_does_not_need_are_no_fault(fleet: Fleet) -> None:
+    for switch in SWITCHES:
+        folder = fleet.host.root / "sys/bus/pci/devices" / switch
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+    unit("nvidia-fabricmanager.service", ActiveState="inactive", SubState="dead", UnitFileState="disabled")(fleet)
+    assert fleet.findings() == []
+
+
+def test_a_gateway_that_does_not_answer_is_no_health(fleet: Fleet) -> None:
+    fleet.gateway = {"failed": True, "msg": "hosts/gpu1.json cannot be read"}
+    assert first_answers(fleet.findings()) == ["probe_failed"]
+    hosts = {"gpu1": Examined(fleet.host.result(fleet.patch), VARIABLES, True)}
+    found = examine(hosts, {"gateway1": {"unreachable": True, "msg": "Connection timed out"}}, CATALOGUE)
+    assert [(one.fault.id, one.host) for one in found] == [("host_unreachable", "gateway1")], "--limit gpu1"
 
 
 def test_a_gateway_of_another_model_need_not_know_the_host(fleet: Fleet) -> None:
@@ -585,7 +673,7 @@ def test_the_text_says_what_follows_from_what(fleet: Fleet) -> None:
     text = render(report(found, ["gpu1", "gateway1"], "2026-11-27T00:00:00+00:00"))
     first, _title, rest = text.partition("These follow from faults above:")
     assert "1. GPU lost (critical) on gpu1" in first
-    assert "Instance down on gpu1: follows from" in rest
+    assert "Instance down on gpu1, from" in rest
     assert "remedy reboot" in first
 
 

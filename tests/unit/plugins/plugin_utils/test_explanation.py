@@ -17,7 +17,7 @@ PLAY = """\
 - hosts: localhost
   gather_facts: false
   tasks:
-    - name: Fail and ignore it
+    - name: Fail and go on
       ansible.builtin.fail:
         msg: "dpkg was interrupted"
       ignore_errors: true
