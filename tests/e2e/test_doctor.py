@@ -195,3 +195,23 @@ def test_the_doctor_changes_nothing_and_fails_by_severity(fleet: Fleet, tmp_path
     finally:
         fleet.shell(HOST, GPU_WELL)
     assert fleet.play("doctor", doctor_file=str(path)).status == 0
+
+
+def test_a_burn_in_returns_the_host_to_service_and_is_no_drift(fleet: Fleet, tmp_path: Path) -> None:
+    """The lab's engine has no torch, so the verdict is unknown."""
+    refused = fleet.play("accept")
+    assert refused.status != 0, "the only host is the capacity"
+    assert "rollout_min_capacity" in refused.output
+    assert fleet.in_service() == fleet.all_instances
+    run = fleet.play("accept", rollout_min_capacity=0)
+    assert run.status == 0, run.output
+    assert "acceptance: unknown" in run.output
+    assert fleet.in_service() == fleet.all_instances
+    kept = json.loads(fleet.shell(HOST, "cat /var/lib/trtllm-fleet/acceptance.json"))
+    assert (kept["verdict"], len(kept["uuids"])) == ("unknown", 8)
+    assert causes(fleet, tmp_path / "faults.json") == []
+    fleet.play("drain", rollout_min_capacity=0)
+    drained = fleet.play("accept", rollout_min_capacity=0)
+    assert drained.status == 0, drained.output
+    assert fleet.in_service() == {GATEWAY: []}, "an operator drained it before"
+    assert fleet.play("undrain").status == 0
