@@ -132,7 +132,12 @@ class SampleHost:
 
     def record(self, run: str = "") -> None:
         """Write the record of a complete run; with ``run``, of one that has not ended."""
-        owned = Owned(files=["/etc/owned"], packages=["nvidia-driver-cuda"], units=["docker.service"])
+        for address in GPUS:
+            (self.root / "proc/driver/nvidia/gpus" / address).mkdir(parents=True, exist_ok=True)
+        self.record_of(Owned(files=["/etc/owned"], packages=["nvidia-driver-cuda"], units=["docker.service"]), run)
+
+    def record_of(self, owned: Owned, run: str = "") -> None:
+        """Write the record of a run whose roles own these names."""
         state = HostState(self.root, self)
         path = self.root / "var/lib/trtllm-fleet/record.json"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -58,15 +58,18 @@ def gather_signals(
         *(unreadable("status", problem) for problem in status["problems"]),
         *(dict(one, driver_branch=branch) if one["signal"] == "xid" else one for one in kernel.result()),
         *containers.result(),
-        *(one for one in platform.result() if _counts(one, status)),
+        *(one for one in platform.result() if _counts(one, status, known)),
     ]
 
 
-def _counts(signal: Signal, status: Status) -> bool:
-    """Return whether a unit is one that this host needs: an image of a cloud may bring others."""
+def _counts(signal: Signal, status: Status, known: Sequence[str]) -> bool:
+    """Return whether a unit is one that this host needs: an image of a cloud may bring others.
+
+    ``known``: the GPUs at the end of the last complete run.
+    """
     if signal["signal"] != "unit":
         return True
-    needs = {"fabric_manager": status["nvswitches"] > 0, "docker": bool(status["recorded"] or status["units"])}
+    needs = {"fabric_manager": status["nvswitches"] > 0, "docker": bool(known or status["units"])}
     return needs.get(signal["kind"], True)
 
 
@@ -98,7 +101,7 @@ def gpu_signals(status: Status, on_bus: Sequence[str], known: Sequence[str] = ()
         "state": driver["state"],
         "version": driver["version"],
         "loaded": driver["kernel_module"] is not None,
-        "provisioned": bool(status["recorded"] or status["units"] or (driver["installed"] and on_bus)),
+        "provisioned": bool(known or status["units"] or (driver["installed"] and on_bus)),
         "evidence": driver["message"] or f"driver {driver['version']} answers",
     }
     listed = {gpu["address"] for gpu in status["gpus"]}

@@ -20,6 +20,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.health.catalogue impo
     load_catalogue,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.kernel_log import read_kernel_log
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.state import Owned
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.doctor import Examined, examine, report
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.fault_rows import fault_rows, read_catalogue
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.text import render
@@ -556,6 +557,16 @@ def test_units_that_a_host_does_not_need_are_no_fault(fleet: Fleet) -> None:
         folder.rmdir()
     unit("nvidia-fabricmanager.service", ActiveState="inactive", SubState="dead", UnitFileState="disabled")(fleet)
     assert fleet.findings() == []
+
+
+def test_a_gateway_host_needs_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = SampleHost(tmp_path, installed=False)
+    host.write("proc/meminfo", "MemTotal: 263600000 kB\nMemAvailable:   200000000 kB\n")
+    host.write("etc/trtllm-fleet/placeholder", "")
+    host.add_unit("trtllm-gateway.service")
+    host.units["docker.service"] = {**host.units["trtllm-gateway.service"], "ActiveState": "inactive"}
+    host.record_of(Owned(units=["trtllm-gateway.service"]))
+    assert diagnose("gateway1", host.result(monkeypatch)["signals"], CATALOGUE) == []
 
 
 def test_a_gateway_that_does_not_answer_is_no_health(fleet: Fleet) -> None:
