@@ -55,7 +55,7 @@ options:
     description: Seconds of matrix products.
     type: int
     required: true
-  passes:
+  memory_rounds:
     description: Number of passes over the memory.
     type: int
     required: true
@@ -87,7 +87,7 @@ EXAMPLES = r"""
     program: /usr/local/lib/trtllm-fleet/burn_in.py
     level: quick
     seconds: 30
-    passes: 1
+    memory_rounds: 1
     bytes: 1073741824
     floors: {compute_tflops: 620}
   register: acceptance
@@ -156,7 +156,7 @@ def main() -> None:
             program=dict(type="path", required=True),
             level=dict(type="str", required=True),
             seconds=dict(type="int", required=True),
-            passes=dict(type="int", required=True),
+            memory_rounds=dict(type="int", required=True),
             bytes=dict(type="int", required=True),
             floors=dict(type="dict", default={}),
             timeout=dict(type="float", default=3600),
@@ -181,7 +181,7 @@ def _test(module: AnsibleModule) -> dict[str, Any]:
     _assert_free(module, gpus, tested)
     before = acceptance.counters(gpus, kernel_signals(read_kernel_log(run), time.time()))
     run(["docker", "rm", "--force", acceptance.CONTAINER], SMI_TIMEOUT)
-    sizes = [given[name] for name in ("seconds", "passes", "bytes")]
+    sizes = [given[name] for name in ("seconds", "memory_rounds", "bytes")]
     command = acceptance.command(given["image"], given["container_options"], given["program"], sizes, given["timeout"])
     done = run(command, given["timeout"] + SMI_TIMEOUT)
     run(["docker", "rm", "--force", acceptance.CONTAINER], SMI_TIMEOUT)

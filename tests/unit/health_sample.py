@@ -48,7 +48,7 @@ class SampleHost:
     """Files below ``root``, and the answers of commands, which a test may replace by name in ``answers``."""
 
     root: Path
-    smi: str = field(default_factory=lambda: (CAPTURES / "h200x8.xml").read_text())
+    smi: str = (CAPTURES / "h200x8.xml").read_text()
     answers: dict[str, CommandResult] = field(default_factory=dict)
     units: dict[str, dict[str, str]] = field(default_factory=dict)
     kernel: list[tuple[float, str]] = field(default_factory=list)

@@ -157,7 +157,7 @@ def run(capsys: pytest.CaptureFixture[str], **changes: Any) -> dict[str, Any]:
         "program": "/run/trtllm-fleet/burn_in.py",
         "level": "quick",
         "seconds": 30,
-        "passes": 1,
+        "memory_rounds": 1,
         "bytes": 1024,
         "floors": FLOORS,
         **changes,
