@@ -696,7 +696,7 @@ def set_power(fleet: Fleet, host: str, on: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_power_loss_of_a_host_is_detected(fleet: Fleet, gateway: str, stream: bool) -> None:
+def test_power_loss_of_a_host_is_detected(fleet: Fleet, gateway: str, stream: bool, others: Load) -> None:
     # Its share of the requests grows for 30 s after it is up again.
     assert wait_for(lambda: all(row["weight"] == row["uweight"] for row in fleet.backend(gateway).values()), 60)
     lost, address, began = fleet.gpu_names[0], fleet.address(gateway), now(fleet, gateway)
@@ -721,6 +721,12 @@ def test_power_loss_of_a_host_is_detected(fleet: Fleet, gateway: str, stream: bo
     # Ten seconds of silence and three unanswered probes, after the five until the power loss.
     assert max(ours[name].seconds for name in cut) < 5 + 25 + 5
     assert wait_for(lambda: fleet.in_service() == fleet.all_instances, 60)
+    # Requests of the other clients that were in flight on that host are lost, too, at either gateway.
+    for name in fleet.gateway_names:
+        there = {
+            key for key, one in access(journal(fleet, name, began)).items() if one["instance"].startswith(f"{lost}.")
+        }
+        others.requests[:] = [one for one in others.requests if one.request_id not in there]
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
