@@ -29,7 +29,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.history 
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.units import UNITS
 from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import Client, Deadline, EndpointError
-from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
+from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs, start_limit_reached
 
 NET = Path("/proc/net")
 # Exists if systemd booted the host: sd_booted(3).
@@ -215,15 +215,13 @@ class HostStatus:
         """Return a unit's state and its start. The monotonic time is used, because the time of day may be changed."""
         changed = int(shown.get("StateChangeTimestampMonotonic") or 0) / 1e6
         active = shown.get("ActiveState", "unknown" if self._booted else "inactive")
-        restarts, limit = (int(shown.get(key) or 0) for key in ("NRestarts", "StartLimitBurst"))
         ended = active == "failed" or shown.get("SubState", "").startswith("auto-restart")
         return {
             "active": active,
             "sub": shown.get("SubState", ""),
-            # The result start-limit-hit does not show it: systemd keeps an earlier result.
-            "start_limit_reached": active == "failed" and 0 < limit <= restarts,
+            "start_limit_reached": start_limit_reached(shown),
             "last_log_line": self._last_log_line(name, shown.get("ExecMainPID", "0")) if ended else None,
-            "restarts": restarts,
+            "restarts": int(shown.get("NRestarts") or 0),
             "since": iso_time(self._clock() - (self._monotonic() - changed)) if changed else None,
         }
 
@@ -315,6 +313,13 @@ def query_health(base_url: str) -> dict[str, Any]:
 def iso_time(moment: float) -> str:
     """Return a time in seconds since 1970 in ISO 8601."""
     return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds")
+
+
+def seconds_between(since: str | None, now: str | None) -> int | None:
+    """Return the seconds between two times of one host's clock, in ISO 8601; None if one is unknown."""
+    if not since or not now:
+        return None
+    return max(0, round((datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds()))
 
 
 def connections_by_port(table: str) -> dict[int, int]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Callable
 
@@ -34,6 +34,15 @@ def paragraphs(units: Sequence[str], text: str) -> dict[str, dict[str, str]]:
     """Return the properties of each unit from the output of ``systemctl show`` for these units."""
     values = [dict(line.split("=", 1) for line in part.splitlines()) for part in text.strip().split("\n\n")]
     return dict(zip(units, values))
+
+
+def start_limit_reached(shown: Mapping[str, str]) -> bool:
+    """Return whether a unit with these properties failed and reached its start limit.
+
+    The result start-limit-hit does not show it: systemd keeps an earlier result.
+    """
+    restarts, limit = (int(shown.get(key) or 0) for key in ("NRestarts", "StartLimitBurst"))
+    return shown.get("ActiveState") == "failed" and 0 < limit <= restarts
 
 
 class UnitError(Exception):

@@ -166,15 +166,15 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(changed=True, verdict="unknown", problems=[], checks=[], result=None)
     try:
-        document = _test(module)
+        document, checks = _test(module)
     except (KernelLogError, OSError) as error:
         module.fail_json(msg=str(error))
-    problems = [str(check) for check in failures([Check(**check) for check in document["checks"]])]
+    problems = [str(check) for check in failures(checks)]
     module.exit_json(changed=True, problems=problems, **{key: document[key] for key in ("verdict", "checks", "result")})
 
 
-def _test(module: AnsibleModule) -> dict[str, Any]:
-    """Run the burn-in, and write and return its result. Raises KernelLogError and OSError."""
+def _test(module: AnsibleModule) -> tuple[dict[str, Any], list[Check]]:
+    """Run the burn-in, write its result, and return that with its checks. Raises KernelLogError and OSError."""
     given, smi = module.params, module.get_bin_path("nvidia-smi")
     gpus = read_gpus(smi, SMI_TIMEOUT)
     tested = [gpu for gpu in gpus["gpus"] if gpu["index"] in given["gpus"]]
@@ -204,7 +204,7 @@ def _test(module: AnsibleModule) -> dict[str, Any]:
         "result": result,
     }
     acceptance.write_result(acceptance.RESULT, document)
-    return document
+    return document, checks
 
 
 def _assert_free(module: AnsibleModule, gpus: Mapping[str, Any], tested: Sequence[Mapping[str, Any]]) -> None:

@@ -23,7 +23,6 @@ Row = Mapping[str, Any]
 SEVERITIES = ("critical", "warning", "unknown", "info", "ignored")
 # From the cause to the effect, for faults of one severity.
 LAYERS = (
-    "control_node",
     "inventory",
     "connection",
     "host",
@@ -82,7 +81,7 @@ SIGNALS: Mapping[str, tuple[str, ...]] = {
     ),
     "gpu_missing": ("gpu", "present"),
     "driver": ("state", "version", "loaded", "provisioned"),
-    "fabric": ("switches", "state", "manager"),
+    "fabric": ("switches", "state"),
     "unit": ("name", "kind", "load", "active", "sub", "enabled", "restarts", "start_limit_reached"),
     "instance": (
         "name",

@@ -16,7 +16,7 @@ from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file, size_text
-from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
+from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs, start_limit_reached
 
 # Seconds. Resolvers try several servers for 5 s each.
 COMMAND_TIMEOUT = 20.0
@@ -192,7 +192,6 @@ class Platform:
         for name, shown in paragraphs(names, done.stdout).items():
             if shown.get("LoadState") == "not-found":
                 continue
-            restarts, limit = (int(shown.get(key) or 0) for key in ("NRestarts", "StartLimitBurst"))
             active = shown.get("ActiveState", "unknown")
             yield {
                 "signal": "unit",
@@ -202,8 +201,8 @@ class Platform:
                 "active": active,
                 "sub": shown.get("SubState"),
                 "enabled": shown.get("UnitFileState"),
-                "restarts": restarts,
-                "start_limit_reached": active == "failed" and 0 < limit <= restarts,
+                "restarts": int(shown.get("NRestarts") or 0),
+                "start_limit_reached": start_limit_reached(shown),
                 "evidence": f"{name} is {active} ({shown.get('SubState')}), {shown.get('UnitFileState') or 'static'}, "
                 f"result {shown.get('Result')}",
             }

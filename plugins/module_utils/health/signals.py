@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Callable
 
@@ -22,6 +21,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.health.kernel_log imp
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.platform import Platform, unreadable
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.record import RECORD, read_record
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import seconds_between
+from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.facts import at
 
 CONTAINER_TIMEOUT = 20.0  # seconds
 LOST_IN_CONTAINER = "Failed to initialize NVML"
@@ -39,7 +40,7 @@ def gather_signals(
     clock: Callable[[], float] = time.time,
 ) -> list[Signal]:
     """Return all signals of this host. ``status``: result of module host_status. A failed probe is a signal."""
-    record = read_record(root / str(RECORD).lstrip("/"))
+    record = read_record(at(root, RECORD))
     models = list(record.owned.models) if record else []
     with ThreadPoolExecutor(3) as pool:
         platform = pool.submit(Platform(root, runner, clock).signals, models, names, control_time)
@@ -50,9 +51,7 @@ def gather_signals(
     branch = driver_branch(status)
     return [
         {"signal": "record", "state": state, "evidence": f"{RECORD} is {state}"},
-        *gpu_signals(
-            status, [device.address for device in scan_pci(_below(root, PCI_DEVICES)) if device.is_gpu], known
-        ),
+        *gpu_signals(status, [device.address for device in scan_pci(at(root, PCI_DEVICES)) if device.is_gpu], known),
         *serving_signals(status),
         *drift_signals(status),
         *(unreadable("status", problem) for problem in status["problems"]),
@@ -71,10 +70,6 @@ def _counts(signal: Signal, status: Status, known: Sequence[str]) -> bool:
         return True
     needs = {"fabric_manager": status["nvswitches"] > 0, "docker": bool(known or status["units"])}
     return needs.get(signal["kind"], True)
-
-
-def _below(root: Path, path: Path) -> Path:
-    return root / str(path).lstrip("/")
 
 
 def _kernel(runner: Runner, now: float) -> list[Signal]:
@@ -179,7 +174,7 @@ def serving_signals(status: Status) -> Iterator[Signal]:
     for instance in status["instances"]:
         unit = units.get(instance["unit"], {})
         state = f"{instance['unit']} is {unit.get('active', 'missing')} ({unit.get('sub', '')})"
-        seconds = _seconds(unit.get("since"), now)
+        seconds = seconds_between(unit.get("since"), now)
         model = (release or {}).get("served_model")
         yield {
             "signal": "instance",
@@ -203,7 +198,7 @@ def serving_signals(status: Status) -> Iterator[Signal]:
         }
         healed = instance["healed"]
         if healed:
-            hours = (_seconds(healed["at"], now) or 0) / 3600
+            hours = (seconds_between(healed["at"], now) or 0) / 3600
             yield {
                 "signal": "watchdog",
                 "name": instance["name"],
@@ -250,9 +245,3 @@ def container_signals(status: Status, runner: Runner) -> Iterator[Signal]:
                 "error": "" if done.rc == 0 else done.text,
                 "evidence": f"{' '.join(command)}: {' '.join(done.text.split())[:200]}",
             }
-
-
-def _seconds(since: str | None, now: str) -> int | None:
-    if not since:
-        return None
-    return max(0, round((datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds()))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Literal
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import seconds_between
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import natural
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status_text import age
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.canary import merge_traffic
@@ -84,13 +84,13 @@ def host_status(name: str, answer: Tree, gateways: Mapping[str, Tree], behind: b
         "drift": drift,
         "recorded": bool(answer.get("recorded")),
         "release": release,
-        "age_seconds": _seconds(release and release["verified_at"], answer.get("time")),
+        "age_seconds": seconds_between(release and release["verified_at"], answer.get("time")),
         "instances": instances,
         "driver": answer.get("driver"),
         "gpus": list(answer.get("gpus", [])),
         "missing": list(answer.get("missing", [])),
         "acceptance": accepted,
-        "accepted_seconds": _seconds(accepted and accepted["at"], answer.get("time")),
+        "accepted_seconds": seconds_between(accepted and accepted["at"], answer.get("time")),
     }
 
 
@@ -186,7 +186,7 @@ def _reasons(name: str, answer: Tree, instances: Sequence[Tree], gateways: Mappi
 
 
 def _instance_reasons(one: Tree, now: str, model: str | None) -> Iterator[str]:
-    seconds = _seconds(one["since"], now)
+    seconds = seconds_between(one["since"], now)
     since = "" if seconds is None else f" for {age(seconds)}"
     name = one["name"]
     if one["start_limit_reached"]:
@@ -202,7 +202,7 @@ def _instance_reasons(one: Tree, now: str, model: str | None) -> Iterator[str]:
     if one["last_log_line"]:
         yield f"Last log line of {name}: {one['last_log_line'].rstrip('.')}."
     healed = one["healed"]
-    ago = _seconds(healed["at"], now) if healed else None
+    ago = seconds_between(healed["at"], now) if healed else None
     if healed and ago is not None and ago < HEALED:
         yield f"The watchdog killed {name} {_times(healed['times'])}, the last time {age(ago)} ago: {healed['reason']}."
     if one["restarts"] and not one["start_limit_reached"] and seconds is not None and seconds < RECENT:
@@ -285,10 +285,3 @@ def _gateway(name: str, answer: Tree, inventory: Sequence[str]) -> dict[str, Any
         "traffic": traffic,
         "strangers": sorted(set(hosts) - set(inventory), key=natural),
     }
-
-
-def _seconds(since: str | None, now: str | None) -> int | None:
-    """Return the seconds between two times of one host's clock."""
-    if not since or not now:
-        return None
-    return max(0, round((datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds()))

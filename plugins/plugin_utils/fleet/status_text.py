@@ -82,7 +82,7 @@ def render(status: Tree) -> str:
         sentence = (
             f"No drift is known of hosts without a record of a complete run: {shorten(unrecorded)}. Run site.yml."
         )
-        lines += ["", *_wrap(sentence, "", "  ")]
+        lines += ["", *wrap(sentence, "", "  ")]
     if status["gateways"]:
         lines += ["", *_gateway_lines(status["gateways"])]
     return "\n".join(lines)
@@ -90,12 +90,12 @@ def render(status: Tree) -> str:
 
 def _release_lines(release: Tree) -> Iterator[str]:
     hosts, names = number(len(release["hosts"]), "host"), ", ".join(release["names"])
-    yield from _wrap(f"{release['recipe']} on {hosts}: release {names}", "", "  ")
+    yield from wrap(f"{release['recipe']} on {hosts}: release {names}", "", "  ")
     image = f"{release['image']} ({short(release['digest'])})"
-    yield from _wrap(f"{release['model']} at {short(release['revision'])}, {image}", "  ", "  ")
+    yield from wrap(f"{release['model']} at {short(release['revision'])}, {image}", "  ", "  ")
     if release["overrides"]:
         values = ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(release["overrides"].items()))
-        yield from _wrap(f"set here: {values}", "  ", "  ")
+        yield from wrap(f"set here: {values}", "  ", "  ")
 
 
 def _host_rows(hosts: Sequence[Tree], brief: bool) -> list[tuple[str, ...]]:
@@ -152,12 +152,12 @@ def _table(rows: Sequence[tuple[str, ...]], hosts: Sequence[Tree]) -> Iterator[s
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         host = by_name.get(row[0], {})
         for sentence in host.get("reasons", []):
-            yield from _wrap(sentence, "    - ", "      ")
+            yield from wrap(sentence, "    - ", "      ")
         for found in host.get("drift", []):
-            yield from _wrap(f"drift: {found['sentence']}", "    - ", "      ")
+            yield from wrap(f"drift: {found['sentence']}", "    - ", "      ")
     rest = [name for name in by_name if name not in {row[0] for row in rows[1:]}]
     if rest:
-        yield from _wrap(f"ok: {shorten(rest)}", "  ", "    ")
+        yield from wrap(f"ok: {shorten(rest)}", "  ", "    ")
 
 
 def _gateway_lines(gateways: Sequence[Tree]) -> Iterator[str]:
@@ -183,12 +183,13 @@ def _gateway_lines(gateways: Sequence[Tree]) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         gateway = by_name[row[0]] if place else {}
         if gateway.get("message"):
-            yield from _wrap(gateway["message"], "  - ", "    ")
+            yield from wrap(gateway["message"], "  - ", "    ")
         if gateway.get("strangers"):
-            yield from _wrap(f"Registered, but not in the inventory: {shorten(gateway['strangers'])}.", "  - ", "    ")
+            yield from wrap(f"Registered, but not in the inventory: {shorten(gateway['strangers'])}.", "  - ", "    ")
 
 
-def _wrap(text: str, first: str, rest: str) -> list[str]:
+def wrap(text: str, first: str, rest: str) -> list[str]:
+    """Return the lines of a text for a terminal; ``first`` and ``rest`` begin the first line and the others."""
     return textwrap.wrap(
         text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import shorten
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status_text import wrap
 
-WIDTH = 120
 SHOWN = 3  # of one fault; the JSON file has all
 LABEL = 10
 
@@ -39,7 +38,7 @@ def headline(report: Tree) -> str:
 
 
 def _fault_lines(number: int, fault: Tree) -> Iterator[str]:
-    yield from _wrap(f"{number}. {fault['title']} ({fault['severity']}) on {shorten(fault['hosts'])}", "", "   ")
+    yield from wrap(f"{number}. {fault['title']} ({fault['severity']}) on {shorten(fault['hosts'])}", "", "   ")
     yield from _labelled("cause", fault["cause"])
     for one in fault["evidence"][:SHOWN]:
         yield from _labelled("seen", f"{one['host']}: {one['evidence']}")
@@ -54,14 +53,8 @@ def _fault_lines(number: int, fault: Tree) -> Iterator[str]:
 def _effect_lines(fault: Tree) -> list[str]:
     causes, shown = ", ".join(fault["consequence_of"]), fault["evidence"][0]
     text = f"{fault['title']} on {shorten(fault['hosts'])}, from {causes}: {shown['evidence']}"
-    return _wrap(text, "  - ", "    ")
+    return wrap(text, "  - ", "    ")
 
 
 def _labelled(label: str, text: str) -> list[str]:
-    return _wrap(text, f"   {label}".ljust(LABEL), " " * LABEL)
-
-
-def _wrap(text: str, first: str, rest: str) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-    )
+    return wrap(text, f"   {label}".ljust(LABEL), " " * LABEL)
