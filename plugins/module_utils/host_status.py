@@ -23,6 +23,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import (
     read_gpus,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.acceptance import RESULT, read_result
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.verdict import STATE, read_state
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.record import RECORD, read_record
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.state import HostState, differences, idle
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.history import summary
@@ -100,6 +101,7 @@ class HostStatus:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         acceptance: Path = RESULT,
+        health: Path = STATE,
     ) -> None:
         self._releases = HostReleases(root, units, check_mode=True, runner=runner)
         self._smi = smi
@@ -111,16 +113,18 @@ class HostStatus:
         self._healed = healed
         self._record = record
         self._acceptance = acceptance
+        self._health = health
         self._host_state = state or HostState(runner=runner)
         self._clock = clock
         self._monotonic = monotonic
         self._problems: list[str] = []
         self.gpu_info: dict[str, Any] = {}
 
-    def gather(self) -> dict[str, Any]:
+    def gather(self, compare: bool = True) -> dict[str, Any]:
         """Return the result of module host_status, and keep that of module gpu_info in ``gpu_info``.
 
-        Raises ReleaseError and OSError."""
+        ``compare``: also compare files, packages and images with the record and the release, which takes most of the
+        time. Raises ReleaseError and OSError."""
         survey = self._releases.status(booted=False)  # systemd is queried below, once for all properties
         description = survey["description"] or {}
         described = [one for one in description.get("instances") or [] if set(one) >= INSTANCE]
@@ -131,8 +135,8 @@ class HostStatus:
             gpus = pool.submit(
                 read_gpus, self._smi, COMMAND_TIMEOUT, self._runner, self._pci_devices, self._module_file
             )
-            images = pool.submit(self._images, [instance["container"] for instance in described])
-            drift = pool.submit(self._drift, [unit["name"] for unit in survey["units"]])
+            images = pool.submit(self._images, [instance["container"] for instance in described] if compare else [])
+            drift = pool.submit(self._drift, [unit["name"] for unit in survey["units"]] if compare else None)
             answers = list(pool.map(query_health, (instance["base_url"] for instance in described)))
         units = [
             {"name": unit["name"], "release": unit["release"], **self._state(unit["name"], shown.get(unit["name"], {}))}
@@ -165,16 +169,17 @@ class HostStatus:
             "acceptance": read_result(
                 self._acceptance, [gpu["uuid"] for gpu in found["gpus"] if gpu["index"] in used], driver["version"]
             ),
+            "health": read_state(self._health, self._clock()),
             **drift.result(),
             "problems": self._problems,
         }
 
-    def _drift(self, serving: Sequence[str]) -> dict[str, Any]:
+    def _drift(self, serving: Sequence[str] | None) -> dict[str, Any]:
         """Return the differences from the record of the last run that ended well, and whether there is one.
 
-        Without the activity of the serving units, which the state of the instances says.
+        Without the activity of the serving units, which the state of the instances says. None compares nothing.
         """
-        record = read_record(self._record)
+        record = None if serving is None else read_record(self._record)
         if record is None or not record.complete:
             return {"recorded": False, "drift": []}
         try:
@@ -182,7 +187,7 @@ class HostStatus:
         except OSError as error:
             self._problems.append(f"the host cannot be compared with its record: {error}")
             return {"recorded": False, "drift": []}
-        for item in (f"unit {name}" for name in serving):
+        for item in (f"unit {name}" for name in serving or ()):
             if item in now and idle(now[item]) == idle(record.items.get(item, "")):
                 now[item] = record.items[item]
         return {"recorded": True, "drift": [one._asdict() for one in differences(record.items, now)]}

@@ -215,6 +215,13 @@ acceptance:
   returned: success
   type: dict
   sample: {verdict: pass, level: full, at: "2026-11-27T03:15:24+00:00", driver: 580.159.04, valid: true}
+health:
+  description:
+    - What role P(trtllm.fleet.host_health#role) last found, the instances that it reports as C(unfit) to the gateways,
+      each with the reason, and the open C(faults), as M(trtllm.fleet.fleet_faults) returns them. V(null) without it.
+  returned: success
+  type: dict
+  sample: {mode: drain, age_seconds: 7, unfit: {serve-0: "gpu_lost of GPU 0000:91:00.0"}, faults: [{fault: gpu_lost}]}
 recorded:
   description: Whether the host has a record of a run that ended well. Without one no drift is known.
   returned: success

@@ -101,6 +101,8 @@ SIGNALS: Mapping[str, tuple[str, ...]] = {
     "release": ("verified", "units", "model"),
     "drift": ("kind", "about", "now"),
     "record": ("state",),
+    "acceptance": ("verdict", "valid", "at"),
+    "remedy": ("action", "target", "fault", "result", "at", "age_hours"),
     "disk": ("path", "used_percent", "inodes_used_percent", "free_gib", "read_only"),
     "memory": ("available_percent",),
     "clock": ("synchronized", "offset_seconds"),
@@ -129,6 +131,10 @@ SIGNALS: Mapping[str, tuple[str, ...]] = {
 }
 # Signals whose name is that of an instance.
 OF_INSTANCES = {"instance", "gateway_instance", "container", "watchdog"}
+# Signals of the kernel log that a passed burn-in or a verified remedy after them ends.
+GPU_EVENTS = ("xid", "sxid", "kernel")
+# Remedies that reach the GPUs.
+OF_GPUS = ("reset_gpu", "reload_driver", "reboot")
 COMPARISONS = ("min", "max", "matches", "not")
 REQUIRED = ("id", "title", "layer", "severity", "seen", "cause", "cure", "remedy", "source")
 OPTIONAL = ("out_of_service", "explains", "resolved_by_driver")
@@ -284,12 +290,15 @@ def _compare(value: Any, wanted: Any) -> bool:
 def diagnose(host: str, signals: Sequence[Signal], catalogue: Mapping[str, Fault]) -> list[Finding]:
     """Return the faults of one host, causes first; those that follow from others know these."""
     actions = {one["gpu"]: one.get("recovery_action") for one in signals if one["signal"] == "gpu"}
+    cured = cured_at(signals)
     found = [
         Finding(fault, host, signal, _remedy(fault, signal, actions))
         for fault in catalogue.values()
         if fault.severity != "ignored"
         for signal in signals
-        if any(meets(signal, condition) for condition in fault.seen) and not _resolved(fault, signal, actions)
+        if any(meets(signal, condition) for condition in fault.seen)
+        and not _resolved(fault, signal, actions)
+        and not (signal["signal"] in GPU_EVENTS and fault.out_of_service and signal.get("last", cured) < cured)
     ]
     for finding in found:
         finding.consequence_of = sorted(
@@ -300,6 +309,19 @@ def diagnose(host: str, signals: Sequence[Signal], catalogue: Mapping[str, Fault
             }
         )
     return sorted(found, key=_order)
+
+
+def cured_at(signals: Iterable[Signal]) -> float:
+    """Return the time of the last passed burn-in or verified remedy of the GPUs; 0 without one."""
+    return max(
+        (
+            one["at"]
+            for one in signals
+            if (one["signal"] == "acceptance" and one["valid"])
+            or (one["signal"] == "remedy" and one["result"] == "verified" and one["action"] in OF_GPUS)
+        ),
+        default=0.0,
+    )
 
 
 def _related(cause: Signal, effect: Signal) -> bool:

@@ -36,6 +36,7 @@ OTHERS = {
 }
 # journalctl reads a few lines instead of the whole log.
 GREP = "NVRM|nvidia-nvswitch|Killed process|Remounting filesystem|blocked for more than|I/O error, dev"
+COMMAND = ("journalctl", "--dmesg", "--output=json", "--output-fields=MESSAGE", "--no-pager", "--quiet")
 EVIDENCE_LENGTH = 300
 
 Signal = dict[str, Any]
@@ -47,10 +48,11 @@ class KernelLogError(Exception):
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the kernel log. ``time``: seconds since 1970."""
+    """A line of the kernel log. ``time``: seconds since 1970. ``cursor``: its place in the journal."""
 
     time: float
     text: str
+    cursor: str = ""
 
 
 @dataclass
@@ -66,12 +68,11 @@ def read_kernel_log(runner: Runner) -> list[Line]:
 
     Only what the kernel wrote: every user may write lines with its name, but not with its transport.
     """
-    command = ["journalctl", "--dmesg", "--output=json", "--output-fields=MESSAGE", "--no-pager", "--quiet"]
     problem = ""
     # A journalctl without regular expressions rejects the option.
     for arguments in ([f"--grep={GREP}"], []):
         try:
-            done = runner([*command, *arguments], COMMAND_TIMEOUT)
+            done = runner([*COMMAND, *arguments], COMMAND_TIMEOUT)
         except OSError as error:
             raise KernelLogError(f"journalctl: {error.strerror}") from None
         if done.rc is None:
@@ -91,7 +92,7 @@ def parse_journal(text: str) -> Iterator[Line]:
             message = entry["MESSAGE"]
             # A message that is not UTF-8 is a list of bytes.
             decoded = message if isinstance(message, str) else bytes(message).decode(errors="replace")
-            yield Line(int(entry["__REALTIME_TIMESTAMP"]) / 1e6, decoded)
+            yield Line(int(entry["__REALTIME_TIMESTAMP"]) / 1e6, decoded, entry.get("__CURSOR", ""))
         except (ValueError, KeyError, TypeError):
             continue
 

@@ -45,6 +45,7 @@ OWN_UNITS = {
     "trtllm-registry-mirror": "registry_mirror",
     "trtllm-restore": "restore",
     "trtllm-serve": "serving",
+    "trtllm-health": "health",
     "trtllm-dynamo-etcd": "etcd",
     "trtllm-dynamo-nats": "nats",
     "trtllm-dynamo-frontend": "frontend",
@@ -72,22 +73,38 @@ class Platform:
         ``places``: further directories whose file systems count. ``names``: host names that have to resolve.
         ``control_time``: time on the control node just before, in seconds since 1970.
         """
-        probes: Mapping[str, Callable[[], Iterable[Signal]]] = {
-            "disks": lambda: self.disks(places),
-            "memory": self.memory,
-            "clock": lambda: self.clock(control_time),
-            "connections": self.connection_table,
-            "certificates": self.certificates,
-            "packages": self.packages,
-            "units": self.units,
-        }
+        return self.frequent_signals(places) + self.rare_signals(control_time) + self.names(names)
+
+    def frequent_signals(self, places: Iterable[str]) -> list[Signal]:
+        """Return the signals that may change at any time, and cost one command."""
+        return self._probed(
+            {
+                "disks": lambda: self.disks(places),
+                "memory": self.memory,
+                "connections": self.connection_table,
+                "units": self.units,
+            }
+        )
+
+    def rare_signals(self, control_time: float | None) -> list[Signal]:
+        """Return the signals that change slowly."""
+        return self._probed(
+            {
+                "clock": lambda: self.clock(control_time),
+                "certificates": self.certificates,
+                "packages": self.packages,
+            }
+        )
+
+    @staticmethod
+    def _probed(probes: Mapping[str, Callable[[], Iterable[Signal]]]) -> list[Signal]:
         found: list[Signal] = []
         for name, probe in probes.items():
             try:
                 found += probe()
             except (OSError, ValueError, ProbeError) as error:
                 found.append(unreadable(name, error))
-        return found + self.names(names)
+        return found
 
     def disks(self, places: Iterable[str]) -> Iterator[Signal]:
         """Yield use and mode of each file system once, under the first of its directories."""

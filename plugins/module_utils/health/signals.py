@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Callable
 
@@ -20,6 +21,11 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.health.kernel_log imp
     read_kernel_log,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.platform import Platform, unreadable
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.remedies import (
+    HISTORY,
+    read_remedies,
+    remedy_signals,
+)
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.record import RECORD, read_record
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import seconds_between
 from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.facts import at
@@ -40,12 +46,24 @@ def gather_signals(
     clock: Callable[[], float] = time.time,
 ) -> list[Signal]:
     """Return all signals of this host. ``status``: result of module host_status. A failed probe is a signal."""
+    platform = Platform(root, runner, clock)
+    with ThreadPoolExecutor(3) as pool:
+        rare = pool.submit(rare_signals, status, runner, root, clock, control_time)
+        resolved = pool.submit(platform.names, names)
+        kernel = pool.submit(_kernel, runner, clock())
+    return [*frequent_signals(status, kernel.result(), runner, root, clock), *rare.result(), *resolved.result()]
+
+
+def frequent_signals(
+    status: Status,
+    kernel: Sequence[Signal],
+    runner: Runner,
+    root: Path = Path("/"),
+    clock: Callable[[], float] = time.time,
+) -> list[Signal]:
+    """Return the signals that may change at any time. ``kernel``: those of the kernel log."""
     record = read_record(at(root, RECORD))
     models = list(record.owned.models) if record else []
-    with ThreadPoolExecutor(3) as pool:
-        platform = pool.submit(Platform(root, runner, clock).signals, models, names, control_time)
-        kernel = pool.submit(_kernel, runner, clock())
-        containers = pool.submit(lambda: list(container_signals(status, runner)))
     known = re.findall(r"[0-9a-f]{4}:[0-9a-f:.]+", (record.items.get("driver GPUs", "") if record else "").lower())
     state = "missing" if record is None else "complete" if record.complete else "incomplete"
     branch = driver_branch(status)
@@ -54,11 +72,23 @@ def gather_signals(
         *gpu_signals(status, [device.address for device in scan_pci(at(root, PCI_DEVICES)) if device.is_gpu], known),
         *serving_signals(status),
         *drift_signals(status),
+        *acceptance_signals(status),
+        *remedy_signals(read_remedies(at(root, HISTORY)), clock()),
         *(unreadable("status", problem) for problem in status["problems"]),
-        *(dict(one, driver_branch=branch) if one["signal"] == "xid" else one for one in kernel.result()),
-        *containers.result(),
-        *(one for one in platform.result() if _counts(one, status, known)),
+        *(dict(one, driver_branch=branch) if one["signal"] == "xid" else one for one in kernel),
+        *(one for one in Platform(root, runner, clock).frequent_signals(models) if _counts(one, status, known)),
     ]
+
+
+def rare_signals(
+    status: Status,
+    runner: Runner,
+    root: Path = Path("/"),
+    clock: Callable[[], float] = time.time,
+    control_time: float | None = None,
+) -> list[Signal]:
+    """Return the signals that change slowly or cost more: of containers, clock, certificates and packages."""
+    return [*container_signals(status, runner), *Platform(root, runner, clock).rare_signals(control_time)]
 
 
 def _counts(signal: Signal, status: Status, known: Sequence[str]) -> bool:
@@ -220,6 +250,19 @@ def drift_signals(status: Status) -> Iterator[Signal]:
         kind, _space, rest = one["sentence"].partition(" ")
         now = rest.removeprefix(str(one["about"])).partition("; recorded")[0].strip()
         yield {"signal": "drift", "kind": kind, "about": one["about"], "now": now, "evidence": one["sentence"]}
+
+
+def acceptance_signals(status: Status) -> Iterator[Signal]:
+    """Yield the last burn-in of the GPUs that serve."""
+    accepted = status["acceptance"]
+    if accepted:
+        yield {
+            "signal": "acceptance",
+            "verdict": accepted["verdict"],
+            "valid": accepted["valid"],
+            "at": datetime.fromisoformat(accepted["at"]).timestamp(),
+            "evidence": f"acceptance of {accepted['at']}: {accepted['verdict']}",
+        }
 
 
 def container_signals(status: Status, runner: Runner) -> Iterator[Signal]:

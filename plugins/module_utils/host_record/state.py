@@ -44,6 +44,7 @@ VOLATILE = (
     "etc/trtllm-fleet/gateway/hosts",
     "var/lib/trtllm-fleet/record.json",
     "var/lib/trtllm-fleet/acceptance.json",
+    "var/lib/trtllm-fleet/remedies.json",
     "var/lib/trtllm-fleet/verified",
     "var/lib/trtllm-fleet/apt",
     "var/lib/trtllm-fleet/rollout.json",

@@ -27,6 +27,8 @@ RUNS = ("active", "unknown")
 RECENT = 900  # seconds for which a restart is a reason; later it is only a number
 HEALED = 86400  # seconds for which an action of the watchdog is a reason
 
+SILENT = 300  # seconds after which role host_health, which examines the host every few seconds, is a reason
+
 NEVER_VERIFIED = "Its units are of a release that was never verified: a run is in progress or was interrupted."
 NO_INSTANCE = "The release.json of its release cannot be read, or has no instance."
 
@@ -91,6 +93,7 @@ def host_status(name: str, answer: Tree, gateways: Mapping[str, Tree], behind: b
         "missing": list(answer.get("missing", [])),
         "acceptance": accepted,
         "accepted_seconds": seconds_between(accepted and accepted["at"], answer.get("time")),
+        "health": answer.get("health"),
     }
 
 
@@ -181,8 +184,19 @@ def _reasons(name: str, answer: Tree, instances: Sequence[Tree], gateways: Mappi
     if release:
         yield from _rotation_reasons(name, instances, release.get("model"), gateways)
     yield from _gpu_reasons(answer)
+    yield from _health_reasons(answer.get("health"))
     for problem in answer["problems"]:
         yield f"A check failed: {problem}."
+
+
+def _health_reasons(health: Tree | None) -> Iterator[str]:
+    """Yield what role host_health found, if it is deployed."""
+    if not health:
+        return
+    if health["age_seconds"] > SILENT:
+        yield f"trtllm-health.service has not examined the host for {age(health['age_seconds'])}."
+    for name, reason in health["unfit"].items():
+        yield f"{name} is unfit to serve: {reason}. Run doctor.yml."
 
 
 def _instance_reasons(one: Tree, now: str, model: str | None) -> Iterator[str]:

@@ -32,7 +32,11 @@ COLUMNS = (
     "busy",
     "temp",
     "burn-in",
+    "faults",
 )
+
+# Severities that a row has.
+FAULTS = ("critical", "warning", "unknown")
 
 
 def age(seconds: float | None) -> str:
@@ -124,6 +128,7 @@ def _host_rows(hosts: Sequence[Tree], brief: bool) -> list[tuple[str, ...]]:
                 _combined([gpu["utilisation_percent"] for gpu in gpus], lambda seen: sum(seen) // len(seen), "%"),
                 _combined([gpu["temperature"] for gpu in gpus], max, "C"),
                 _acceptance(host),
+                _faults(host["health"]),
             )
         )
     return rows
@@ -137,6 +142,14 @@ def _acceptance(host: Tree) -> str:
     if result["valid"]:
         return age(host["accepted_seconds"])
     return "outdated" if result["verdict"] == "pass" else str(result["verdict"])
+
+
+def _faults(health: Tree | None) -> str:
+    """Return the number of open faults by severity, worst first; ``0`` without one."""
+    if not health:
+        return "-"
+    counts = {name: sum(one["severity"] == name for one in health["faults"]) for name in FAULTS}
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "0"
 
 
 def _combined(values: Sequence[int | None], combine: Callable[[list[int]], int], unit: str) -> str:

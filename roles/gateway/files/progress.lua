@@ -2,12 +2,13 @@
 -- GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 -- SPDX-License-Identifier: GPL-3.0-or-later
 --
--- Distinguish a busy instance from one that hangs. Runs in the gateway's HAProxy, 2.4 and later.
+-- Distinguish a busy instance from one that hangs, and apply what role host_health reports of its host. Runs in the
+-- gateway's HAProxy, 2.4 and later.
 --
 -- TensorRT-LLM admits requests in turn, so a completion as a health check waits behind the requests of a busy instance.
 -- Progress is: bytes of answers, an answer to a completion of this program, or iterations that the engine counts. The
 -- last step of each health check requests the service below. It answers 503 while an instance has work and makes no
--- progress.
+-- progress, or while its host is unfit.
 
 local BACKEND = os.getenv("GATEWAY_BACKEND")
 -- Socket of this program's service in the current process.
@@ -17,6 +18,8 @@ local REQUEST = os.getenv("GATEWAY_REQUEST")
 -- In seconds.
 local TIMEOUT = tonumber(os.getenv("GATEWAY_PROGRESS_TIMEOUT"))
 local INTERVAL = tonumber(os.getenv("GATEWAY_CHECK_INTERVAL"))
+-- Port of role host_health on each host; 0 if no host has it.
+local HEALTH_PORT = os.getenv("GATEWAY_HEALTH_PORT")
 local ROUND = 1
 local WEIGHT = "100" -- of module gateway_host
 local AGAIN = 1 -- after a completion that failed
@@ -46,8 +49,8 @@ local function protected(run, ...)
   end
 end
 
--- Return the part of an answer that the pattern selects, and true if the connection succeeded.
-local function request(address, timeout, pattern, method, path, body)
+-- Send a text. Return the part of the answer that the pattern selects, and true if the connection succeeded.
+local function exchange(address, timeout, pattern, text)
   local host, port = address:match("^%[?(.-)%]?:(%d+)$")
   local target = host and { host, tonumber(port) } or { address:match("^unix@.*") }
   -- HAProxy 3.0.11 crashes (segmentation fault) if a socket is closed without a connect().
@@ -61,13 +64,16 @@ local function request(address, timeout, pattern, method, path, body)
     return nil, false
   end
   socket:settimeout(timeout)
-  socket:send(
-    method .. " " .. path .. " HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\nContent-Type: application/json\r\n"
-      .. "Content-Length: " .. #body .. "\r\n\r\n" .. body
-  )
+  socket:send(text)
   local answer = socket:receive(pattern)
   socket:close()
   return answer, true
+end
+
+local function request(address, timeout, pattern, method, path, body)
+  local head = method .. " " .. path .. " HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n"
+    .. "Content-Type: application/json\r\nContent-Length: " .. #body .. "\r\n\r\n"
+  return exchange(address, timeout, pattern, head .. body)
 end
 
 local function moved(instance)
@@ -122,17 +128,38 @@ local function poll(instance)
   end)
 end
 
+-- Take over what the host reports, as of HAProxy's agent-check: "up", or "down #" and a reason. Anything else, such as no
+-- answer, changes nothing.
+local function examine(name, instance)
+  local address = instance.address:match("^(.*):%d+$")
+  local answer = address and exchange(address .. ":" .. HEALTH_PORT, CONNECT_TIMEOUT, "*a", name .. "\n") or ""
+  if answer:match("^up%s*$") then
+    instance.sick = nil
+  else
+    instance.sick = answer:match("^down #([^\r\n]*)") or instance.sick
+  end
+end
+
+local function ask_health(name, instance)
+  instance.examined, instance.examining = core.now().sec, true
+  core.register_task(function()
+    protected(examine, name, instance)
+    instance.examining, instance.known = false, true
+  end)
+end
+
 -- Return true if one more instance may be taken out of service. Half of the instances that are up, or would be without
--- this program, stay: a fault of most of them may be a fault of the gateway.
-local function may_stall()
-  local serving, stalled = 0, 0
+-- this program, stay: a fault of most of them may be a fault of the gateway, or of what reports it.
+local function may_take_out()
+  local serving, out = 0, 0
   for _, instance in pairs(instances) do
-    if instance.weight > 0 and (instance.stalled or not instance.down) then
+    local taken = instance.stalled or instance.unfit
+    if instance.weight > 0 and (taken or not instance.down) then
       serving = serving + 1
-      stalled = stalled + (instance.stalled and 1 or 0)
+      out = out + (taken and 1 or 0)
     end
   end
-  return stalled < serving // 2
+  return out < serving // 2
 end
 
 local function inspect(name, server)
@@ -148,7 +175,7 @@ local function inspect(name, server)
   local deducted = HEADERS * (row.hrsp_1xx + row.hrsp_2xx + row.hrsp_3xx) + (errors[name] or 0)
   local payload = row.bout - deducted
   if not instance then
-    instance = { since = now, mark = payload, next = now, polled = now, failures = 0 }
+    instance = { since = now, mark = payload, next = now, polled = now, failures = 0, examined = 0, known = HEALTH_PORT == "0" }
     instances[name] = instance
   end
   if deducted ~= instance.deducted then
@@ -173,9 +200,13 @@ local function inspect(name, server)
     instance.mark = payload
   end
   local silent = now - instance.since
-  if silent >= TIMEOUT and not instance.stalled and (row.weight == 0 or may_stall()) then
+  if silent >= TIMEOUT and not instance.stalled and (row.weight == 0 or may_take_out()) then
     instance.stalled = true
   end
+  if HEALTH_PORT ~= "0" and not instance.examining and now - instance.examined >= INTERVAL then
+    ask_health(name, instance)
+  end
+  instance.unfit = instance.sick ~= nil and (instance.unfit or row.weight == 0 or may_take_out())
   local doubt = silent >= DOUBT or (down and row.scur > 0)
   if not doubt then
     instance.iteration = nil
@@ -189,6 +220,9 @@ end
 
 -- Return the reason for which an instance gets no request, or nil.
 local function reason(instance)
+  if instance.unfit then
+    return "unfit: " .. instance.sick
+  end
   if instance.stalled then
     local seconds = core.now().sec - instance.since
     return "no progress for " .. seconds .. " s with " .. instance.in_flight .. " in flight"
@@ -263,7 +297,7 @@ core.register_service("progress", "http", function(applet)
     return
   end
   local name, tries = applet.path:sub(2), FIRST * 10
-  while tries > 0 and not (instances[name] and (instances[name].answered or reason(instances[name]))) do
+  while tries > 0 and not (instances[name] and (instances[name].answered and instances[name].known or reason(instances[name]))) do
     core.msleep(100)
     tries = tries - 1
   end

@@ -364,6 +364,7 @@ FAULTS: Mapping[str, Callable[[Fleet], None]] = {
     "packages_unfinished": lambda fleet: fleet.host.answers.update(
         {"dpkg --audit": CommandResult(0, "The following packages are only half configured:\n nvidia-dkms  NVIDIA\n")}
     ),
+    "health_stopped": unit("trtllm-health.service", **FAILED),
     "docker_stopped": both(
         unit("docker.service", **FAILED), lambda fleet: engine_ends(fleet, "Cannot connect to the Docker daemon")
     ),

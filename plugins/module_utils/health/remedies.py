@@ -1,0 +1,91 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Remedies of a host: those that were applied, and which may be applied next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.catalogue import REMEDIES
+
+HISTORY = Path("/var/lib/trtllm-fleet/remedies.json")
+KEPT = 100  # entries in the record
+# Rungs that a mode allows, each with those before it. ``observe`` and ``drain`` allow none.
+MODES: Mapping[str, str] = {
+    "observe": "none",
+    "drain": "none",
+    "restart": "restart_engine",
+    "reset": "reload_driver",
+    "reboot": "reboot",
+}
+RESULTS = ("started", "verified", "failed")
+COOL_DOWN = 1800  # seconds between two equal remedies
+DAY = 86400  # seconds
+# Times that a remedy may be applied to one target in a day. A fault that comes back needs a person.
+TRIES = {"reboot": 1}
+DEFAULT_TRIES = 2
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A remedy that was applied.
+
+    ``action``: a rung of the ladder. ``target``: a unit for restart_engine, else ``host``. ``fault``: id of the fault.
+    ``at``: seconds since 1970. ``result``: one of RESULTS.
+    """
+
+    action: str
+    target: str
+    fault: str
+    at: float
+    result: str
+
+
+def read_remedies(path: Path = HISTORY) -> list[Remedy]:
+    """Return the recorded remedies, oldest first; none from a file that is missing or damaged."""
+    try:
+        return [Remedy(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def record_remedy(remedy: Remedy, path: Path = HISTORY) -> None:
+    """Add a remedy to the record, or the result to the one that was started. Raises OSError."""
+    known = read_remedies(path)
+    same = (remedy.action, remedy.target, "started")
+    if remedy.result != "started" and known and (known[-1].action, known[-1].target, known[-1].result) == same:
+        known.pop()
+    content = json.dumps([asdict(one) for one in [*known, remedy][-KEPT:]], indent=1)
+    write_file(path, f"{content}\n", 0o644)
+
+
+def remedy_signals(remedies: Sequence[Remedy], now: float) -> Iterator[dict[str, Any]]:
+    """Yield a signal for each remedy."""
+    for one in remedies:
+        hours = round(max(0.0, now - one.at) / 3600, 2)
+        evidence = f"{one.action} of {one.target} {hours:g} h ago for {one.fault}: {one.result}"
+        yield {"signal": "remedy", **asdict(one), "age_hours": hours, "evidence": evidence}
+
+
+def mode_problem(action: str, mode: str) -> str:
+    """Return why a mode does not allow a remedy; empty if it does."""
+    if action in REMEDIES[: REMEDIES.index(MODES[mode]) + 1]:
+        return ""
+    needed = next((name for name, rung in MODES.items() if REMEDIES.index(rung) >= REMEDIES.index(action)), None)
+    return f"mode {mode} does not allow {action}; " + (f"mode {needed} does" if needed else "a person has to do it")
+
+
+def limit_problem(action: str, target: str, remedies: Sequence[Remedy], now: float) -> str:
+    """Return why a remedy may not be applied again yet; empty if it may."""
+    times = [one.at for one in remedies if (one.action, one.target) == (action, target) and now - one.at < DAY]
+    if len(times) >= TRIES.get(action, DEFAULT_TRIES):
+        return f"{action} was applied to {target} {len(times)} times within 24 h"
+    if times and now - times[-1] < COOL_DOWN:
+        return f"{action} was applied to {target} {now - times[-1]:.0f} s ago; {COOL_DOWN} s have to pass"
+    return ""

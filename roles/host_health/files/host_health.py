@@ -1,0 +1,287 @@
+"""Watch the health of a GPU host: report unfit instances to gateways, write metrics, and restart broken engines.
+
+trtllm-health.service runs it: host_health.pyz CONFIG (health.json, by role host_health).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, run
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
+from ansible_collections.trtllm.fleet.plugins.module_utils.health import metrics
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.catalogue import diagnose, load_catalogue
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.kernel_log import (
+    COMMAND,
+    GREP,
+    KernelLogError,
+    Line,
+    kernel_signals,
+    parse_journal,
+    read_kernel_log,
+)
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.platform import unreadable
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.remedies import (
+    Remedy,
+    read_remedies,
+    record_remedy,
+)
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.signals import frequent_signals, rare_signals
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.verdict import STATE, OpenFaults, restarts, unfit
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import BOOTED, HostStatus
+
+RELEASES = Path("/etc/trtllm-fleet")
+COMMAND_TIMEOUT = 60.0  # seconds
+# Seconds until the next look while a fault waits for its confirmation or its end.
+CONFIRM = 3.0
+# Lines of the kernel log that are kept. A driver may write the same error a thousand times a second.
+LINES = 10_000
+# Seconds that a client may take to name an instance; HAProxy's agent-check sends nothing by default.
+NAME_TIMEOUT = 0.5
+NAME_LENGTH = 200
+CLIENTS = 32  # at a time
+RESTART = 5.0  # seconds until journalctl is started again
+
+
+class KernelLog:
+    """Follows the kernel log of this boot. ``changed`` is set with each line that matters."""
+
+    def __init__(self, changed: threading.Event) -> None:
+        self._changed = changed
+        self._lines: deque[Line] = deque(maxlen=LINES)
+        self._cursor = ""
+        self._problem = "not read yet"
+
+    def start(self) -> None:
+        """Read what is there, and follow it in a thread."""
+        try:
+            self._add(read_kernel_log(run))
+        except KernelLogError as error:
+            self._problem = str(error)
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def signals(self, now: float) -> list[dict[str, Any]]:
+        """Return the signals of all lines, and that it cannot be read."""
+        found = kernel_signals(list(self._lines), now)
+        return [*found, unreadable("kernel log", self._problem)] if self._problem else found
+
+    def _add(self, lines: Sequence[Line]) -> None:
+        self._problem = ""
+        for line in lines:
+            self._lines.append(line)
+            self._cursor = line.cursor or self._cursor
+
+    def _follow(self) -> None:
+        # Without --no-tail, journalctl --follow begins with the last ten lines.
+        place = ("--follow", "--no-tail", f"--grep={GREP}")
+        while True:
+            after = [f"--after-cursor={self._cursor}"] if self._cursor else []
+            try:
+                with subprocess.Popen(
+                    [*COMMAND, *place, *after], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                ) as process:
+                    for text in process.stdout or ():
+                        self._add(list(parse_journal(text)))
+                        self._changed.set()
+            except OSError as error:
+                self._problem = f"journalctl: {error}"
+            time.sleep(RESTART)
+            if not self._cursor:
+                # It may have ended between two lines that matter, so what is there is read again.
+                self._lines.clear()
+
+
+class Commands:
+    """Runs commands, and starts no second nvidia-smi while one hangs in the driver."""
+
+    def __init__(self) -> None:
+        self._hung = False
+
+    def __call__(self, argv: Sequence[str], timeout: float) -> CommandResult:
+        smi = os.path.basename(argv[0]) == "nvidia-smi"
+        if smi and self._hung and own_child("nvidia-smi"):
+            return CommandResult(rc=None)
+        done = run(argv, timeout)
+        if smi:
+            self._hung = done.rc is None
+        return done
+
+
+def own_child(name: str) -> bool:
+    """Return True if this program has a child of this name that still runs, even if it was killed."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            before, _separator, after = path.read_text().rpartition(")")
+        except OSError:
+            continue
+        state, parent = after.split()[:2]
+        if before.partition("(")[2] == name and int(parent) == os.getpid() and state != "Z":
+            return True
+    return False
+
+
+class Health:
+    """The looks of a host, and what they found. ``config``: content of CONFIG."""
+
+    def __init__(self, config: dict[str, Any], log: KernelLog) -> None:
+        self._config = config
+        self._catalogue = load_catalogue(config["faults"])
+        self._log = log
+        self._run = Commands()
+        self._faults = OpenFaults()
+        self._rare: list[dict[str, Any]] = []
+        self._next_rare = 0.0
+        self._instances: list[str] = []
+        self._reasons: dict[str, str] = {}
+        self.looked = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether the next look may wait."""
+        return self._faults.settled
+
+    def look(self) -> None:
+        """Examine the host once. Raises OSError and ReleaseError; then the last result stays."""
+        now = time.time()
+        status = HostStatus(RELEASES, shutil.which("nvidia-smi"), BOOTED.is_dir(), self._run).gather(compare=False)
+        if now >= self._next_rare or not self.settled:
+            self._rare = rare_signals(status, self._run)
+            self._next_rare = now + self._config["rare_interval"]
+        signals = [*frequent_signals(status, self._log.signals(now), self._run), *self._rare]
+        self._faults.update(diagnose(socket.gethostname(), signals, self._catalogue), now)
+        faults = self._faults.confirmed
+        instances = [one for one in signals if one["signal"] == "instance"]
+        reasons = unfit([one.finding for one in faults], instances)
+        for name in reasons.keys() - self._reasons.keys():
+            print(f"{name} is unfit to serve: {reasons[name]}", flush=True)
+        for name in self._reasons.keys() - reasons.keys():
+            print(f"{name} is fit to serve again", flush=True)
+        self._instances, self._reasons, self.looked = [one["name"] for one in instances], reasons, True
+        self._restart(signals, {one["name"]: one["connections"] for one in status["instances"]}, now)
+        told = {} if self._config["mode"] == "observe" else reasons
+        self._write(status, signals, told, now)
+
+    def _restart(self, signals: list[dict[str, Any]], connections: dict[str, int], now: float) -> None:
+        """Restart the engines that may be. systemd goes on with it."""
+        chosen = restarts(self._faults.confirmed, signals, connections, read_remedies(), self._config["mode"], now)
+        for unit, fault in chosen.items():
+            record_remedy(Remedy("restart_engine", unit, fault, now, "started"))
+            print(f"{unit} is restarted: {fault}", flush=True)
+            run(["systemctl", "reset-failed", unit], COMMAND_TIMEOUT)
+            run(["systemctl", "restart", "--no-block", unit], COMMAND_TIMEOUT)
+
+    def _write(
+        self, status: dict[str, Any], signals: list[dict[str, Any]], reasons: dict[str, str], now: float
+    ) -> None:
+        faults = self._faults.confirmed
+        state = {
+            "at": now,
+            "mode": self._config["mode"],
+            "unfit": reasons,
+            "faults": [{**one.finding.as_dict(), "since": one.since} for one in faults],
+        }
+        write_file(STATE, json.dumps(state, indent=1) + "\n")
+        place = Path(self._config["metrics_path"])
+        if place.parent.is_dir():
+            write_file(place, metrics.render(status, signals, faults, reasons, now))
+
+    def answer(self, instance: str) -> str:
+        """Return the line for HAProxy's agent-check: ``up`` or ``down #reason``. Empty changes nothing there.
+
+        Without the name of an instance it is about the host, which is unfit if all its instances are.
+        """
+        if not self.looked:
+            return ""
+        reasons = self._reasons
+        if self._config["mode"] == "observe" or not reasons:
+            return "up\n"
+        if instance:
+            # A gateway's name of it begins with the host.
+            instance = next((one for one in self._instances if f".{instance}".endswith(f".{one}")), "")
+            if not instance:
+                return ""  # it was started since the last look
+            return f"down #{reasons[instance]}\n" if instance in reasons else "up\n"
+        return f"down #{next(iter(reasons.values()))}\n" if reasons.keys() == set(self._instances) else "up\n"
+
+
+class Server(socketserver.ThreadingTCPServer):
+    """Answers HAProxy's agent-check."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = CLIENTS
+
+    def __init__(self, address: str, port: int, health: Health) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.health = health
+        self.free = threading.BoundedSemaphore(CLIENTS)
+        super().__init__((address, port), Client)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return self.free.acquire(blocking=False)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore clients that disconnect."""
+
+
+class Client(socketserver.BaseRequestHandler):
+    """A connection: the name of an instance, or nothing, and the answer."""
+
+    server: Server
+
+    def handle(self) -> None:
+        self.request.settimeout(NAME_TIMEOUT)
+        name = b""
+        try:
+            while b"\n" not in name and len(name) < NAME_LENGTH and (part := self.request.recv(NAME_LENGTH)):
+                name += part
+        except socket.timeout:
+            pass
+        self.request.sendall(self.server.health.answer(name.decode(errors="replace").strip()).encode())
+
+    def finish(self) -> None:
+        self.server.free.release()
+
+
+def notify(state: str) -> None:
+    """Report to systemd: sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+            connection.sendto(state.encode(), address.replace("@", "\0", 1))
+
+
+def main() -> None:
+    config = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    changed = threading.Event()
+    log = KernelLog(changed)
+    health = Health(config, log)
+    server = Server(config["listen_address"], config["port"], health)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    notify("READY=1")
+    log.start()
+    while True:
+        changed.clear()
+        try:
+            health.look()
+        except Exception as error:  # the next look may succeed, and gateways keep what the last one found
+            print(f"The host could not be examined: {error!r}", flush=True)
+        notify("WATCHDOG=1")
+        if changed.wait(config["interval"] if health.settled else CONFIRM):
+            time.sleep(0.5)  # the lines of one event are written one after the other
+
+
+if __name__ == "__main__":
+    main()

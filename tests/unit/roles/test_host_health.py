@@ -1,0 +1,182 @@
+"""The program of role host_health: what it answers to gateways, how it follows the kernel log, and hung commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.trtllm.fleet.plugins.filter.fault_catalogue import fault_catalogue
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
+from roles.host_health.files import host_health
+from roles.host_health.files.host_health import Commands, Health, KernelLog, Server
+
+CONFIG = {"mode": "drain", "faults": [], "rare_interval": 300, "metrics_path": "/nowhere/fleet.prom"}
+XID = "NVRM: Xid (PCI:0000:06:00): 79, pid=1, name=x, GPU has fallen off the bus."
+
+
+def health(reasons: dict[str, str], instances: list[str], looked: bool = True, mode: str = "drain") -> Health:
+    one = Health({**CONFIG, "mode": mode}, KernelLog(threading.Event()))
+    one.looked, one._instances, one._reasons = looked, instances, reasons
+    return one
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "name", "answer"),
+    [
+        pytest.param(health({}, ["serve-0"], looked=False), "gpu1.serve-0", "", id="nothing before the first look"),
+        pytest.param(health({}, ["serve-0"]), "gpu1.serve-0", "up\n", id="fit"),
+        pytest.param(health({"serve-0": "lost"}, ["serve-0"]), "gpu1.serve-0", "down #lost\n", id="unfit"),
+        pytest.param(health({"serve-0": "lost"}, ["serve-0"]), "serve-0", "down #lost\n", id="without the host"),
+        pytest.param(health({"serve-0": "lost"}, ["serve-0", "serve-1"]), "a.b.serve-1", "up\n", id="another one"),
+        pytest.param(health({"serve-0": "lost"}, ["serve-0"]), "gpu1.serve-9", "", id="one that it does not know"),
+        pytest.param(health({"serve-0": "lost"}, ["serve-0"]), "", "down #lost\n", id="the host, all unfit"),
+        pytest.param(health({"serve-0": "lost"}, ["serve-0", "serve-1"]), "", "up\n", id="the host, one fit"),
+        pytest.param(health({"serve-0": "x"}, ["serve-0"], mode="observe"), "serve-0", "up\n", id="mode observe"),
+    ],
+)
+def test_what_gateways_get(one: Health, name: str, answer: str) -> None:
+    assert one.answer(name) == answer
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    one = Server("127.0.0.1", 0, health({"serve-0": "lost"}, ["serve-0"]))
+    threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield one
+    one.shutdown()
+    one.server_close()
+
+
+def ask(server: Server, *parts: bytes) -> bytes:
+    with socket.create_connection(server.socket.getsockname(), timeout=5) as connection:
+        for part in parts:
+            connection.sendall(part)
+        answer = b""
+        while got := connection.recv(100):
+            answer += got
+        return answer
+
+
+def test_the_agent_check_of_any_haproxy(server: Server) -> None:
+    assert ask(server) == b"down #lost\n"  # it sends nothing
+    assert ask(server, b"gpu1.ser", b"ve-0\n") == b"down #lost\n"
+
+
+def test_garbage_and_idle_clients_do_not_stop_it(server: Server) -> None:
+    idle = [socket.create_connection(server.socket.getsockname()) for _ in range(5)]
+    assert ask(server, b"\xff" * 500) == b""
+    assert ask(server, b"gpu1.serve-0\n") == b"down #lost\n"
+    for one in idle:
+        one.close()
+    time.sleep(0.1)
+    assert ask(server, b"gpu1.serve-0\n") == b"down #lost\n"
+
+
+# --- kernel log ------------------------------------------------------------------------------------------------------
+
+
+def entry(text: str, cursor: str) -> str:
+    return json.dumps({"MESSAGE": text, "__REALTIME_TIMESTAMP": "1795000000000000", "__CURSOR": cursor})
+
+
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A journalctl that prints the file of its kind and, with --follow, ends."""
+    program = tmp_path / "journalctl"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import sys, pathlib\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        "with (folder / 'calls').open('a') as calls: print(*sys.argv[1:], file=calls)\n"
+        "file = folder / ('new' if '--follow' in sys.argv else 'old')\n"
+        "print(file.read_text() if file.exists() else '', flush=True)\n"
+        "file.unlink(missing_ok=True)\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(host_health, "RESTART", 0.05)
+    return tmp_path
+
+
+def wait_for(condition: object, seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_the_kernel_log_is_followed_from_the_last_line(journal: Path) -> None:
+    (journal / "old").write_text(entry(XID, "s=1"))
+    changed = threading.Event()
+    log = KernelLog(changed)
+    log.start()
+    assert [one["code"] for one in log.signals(1_795_000_100)] == [79]
+    assert log.signals(1_795_000_100)[0]["age_hours"] == 0.03
+    (journal / "new").write_text(entry(XID.replace("79", "48"), "s=2"))
+    wait_for(changed.is_set)
+    assert [one["code"] for one in log.signals(1_795_000_100)] == [79, 48]
+    (journal / "new").write_text(entry(XID.replace("79", "95"), "s=3"))
+    wait_for(lambda: len(log.signals(1_795_000_100)) == 3)
+    calls = (journal / "calls").read_text().splitlines()
+    assert any("--follow --no-tail" in call and call.endswith("--after-cursor=s=1") for call in calls)
+    assert any(call.endswith("--after-cursor=s=2") for call in calls)
+
+
+def test_a_kernel_log_that_cannot_be_read_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    log = KernelLog(threading.Event())
+    log.start()
+    (signal,) = log.signals(0)
+    assert (signal["signal"], signal["name"]) == ("probe", "kernel log")
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def test_no_second_nvidia_smi_while_one_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = tmp_path / "nvidia-smi"
+    # The killed one stays, as in state D: it is in a session of its own that the kill does not reach.
+    smi.write_text("#!/bin/sh\nexec sleep 60\n")
+    smi.chmod(0o755)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def hang(argv: list[str], timeout: float) -> CommandResult:
+        started.append(subprocess.Popen([str(smi)], executable=str(smi)))
+        return CommandResult(rc=None)
+
+    monkeypatch.setattr(host_health, "run", hang)
+    commands = Commands()
+    assert commands([str(smi)], 1).rc is None
+    wait_for(lambda: host_health.own_child("sleep"))
+    monkeypatch.setattr(host_health, "own_child", lambda name, real=host_health.own_child: real("sleep"))
+    assert commands([str(smi)], 1).rc is None
+    assert len(started) == 1
+    started[0].kill()
+    started[0].wait()
+    assert commands([str(smi)], 1).rc is None
+    assert len(started) == 2
+    started[1].kill()
+    started[1].wait()
+
+
+# --- catalogue -------------------------------------------------------------------------------------------------------
+
+
+def test_the_catalogue_of_a_host_is_valid_there() -> None:
+    rows = json.loads(json.dumps(fault_catalogue([{"id": "gpu_lost", "severity": "warning"}])))
+    known = Health({**CONFIG, "faults": rows}, KernelLog(threading.Event()))._catalogue
+    assert known["gpu_lost"].severity == "warning"
+    assert "gateway_without_instances" not in known
