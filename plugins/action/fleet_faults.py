@@ -12,8 +12,10 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.catalogue import CatalogueError
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.remedies import MODES
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.doctor import Examined, examine, report
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.fault_rows import read_catalogue
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.repair import breaker_reason, plan_repairs
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.text import render
 
 
@@ -31,6 +33,7 @@ class ActionModule(ActionBase):
                 gateways=dict(type="dict", required=True),
                 gpu_hosts=dict(type="list", elements="str", required=True),
                 faults=dict(type="list", elements="dict", default=[]),
+                mode=dict(type="str", choices=["", *MODES], default=""),
             )
         )
         try:
@@ -41,7 +44,15 @@ class ActionModule(ActionBase):
             name: Examined(answer or {}, variables["hostvars"][name], name in given["gpu_hosts"])
             for name, answer in given["hosts"].items()
         }
-        found = report(
-            examine(hosts, given["gateways"], catalogue), list(hosts), datetime.now(UTC).isoformat(timespec="seconds")
-        )
-        return {**result, "changed": False, "text": render(found), "data": found}
+        findings, now = examine(hosts, given["gateways"], catalogue), datetime.now(UTC)
+        found = report(findings, list(hosts), now.isoformat(timespec="seconds"))
+        answers = {name: hosts[name].answer for name in given["gpu_hosts"] if name in hosts}
+        repairs = plan_repairs(findings, answers, given["mode"], now.timestamp())
+        return {
+            **result,
+            "changed": False,
+            "text": render(found),
+            "data": found,
+            "repairs": repairs,
+            "breaker": breaker_reason(repairs, len(answers)),
+        }

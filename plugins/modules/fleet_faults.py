@@ -41,6 +41,12 @@ options:
     type: list
     elements: dict
     default: []
+  mode:
+    description: >-
+      What a repair may do, as O(trtllm.fleet.host_health#role:main:host_health_mode); empty for the mode of each host.
+    type: str
+    choices: ['', observe, drain, restart, reset, reboot]
+    default: ''
 seealso:
   - module: trtllm.fleet.host_signals
 """
@@ -84,4 +90,16 @@ data:
         source: NVIDIA Xid catalog, 79 RESTART_BM
         hosts: [gpu1]
         evidence: [{host: gpu1, evidence: "NVRM: Xid (PCI:0000:91:00): 79, GPU has fallen off the bus."}]
+repairs:
+  description:
+    - What playbook C(repair.yml) does for each host with a fault that takes it out of service. Without C(rungs) the
+      C(reason) says why it does nothing.
+  returned: success
+  type: dict
+  sample: {gpu1: {fault: gpu_lost, rungs: [reboot], gpus: ["0000:91:00.0"], reason: ""}}
+breaker:
+  description: Why too many hosts are sick for a program to act; empty without a reason.
+  returned: success
+  type: str
+  sample: 3 hosts have gpu_lost at the same time (gpu1-gpu3)
 """

@@ -64,6 +64,11 @@ signals:
       gpus: 1
       driver_branch: 580
       evidence: "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+health:
+  description: What role P(trtllm.fleet.host_health#role) last found, as M(trtllm.fleet.host_status) returns it.
+  returned: success
+  type: dict
+  sample: {mode: drain, age_seconds: 7, unfit: {}, faults: []}
 gpu_info:
   description: The result of M(trtllm.fleet.gpu_info), which the recipe needs.
   returned: success
@@ -97,7 +102,7 @@ def main() -> None:
         signals = gather_signals(status, run, given["names"], given["control_time"])
     except (ReleaseError, OSError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, signals=signals, gpu_info=host.gpu_info)
+    module.exit_json(changed=False, signals=signals, gpu_info=host.gpu_info, health=status["health"])
 
 
 if __name__ == "__main__":

@@ -135,6 +135,8 @@ OF_INSTANCES = {"instance", "gateway_instance", "container", "watchdog"}
 GPU_EVENTS = ("xid", "sxid", "kernel")
 # Remedies that reach the GPUs.
 OF_GPUS = ("reset_gpu", "reload_driver", "reboot")
+# Results of remedies that end what the kernel log reported before. repair.yml verifies the host before it serves.
+CURED = ("applied", "verified")
 COMPARISONS = ("min", "max", "matches", "not")
 REQUIRED = ("id", "title", "layer", "severity", "seen", "cause", "cure", "remedy", "source")
 OPTIONAL = ("out_of_service", "explains", "resolved_by_driver")
@@ -318,7 +320,7 @@ def cured_at(signals: Iterable[Signal]) -> float:
             one["at"]
             for one in signals
             if (one["signal"] == "acceptance" and one["valid"])
-            or (one["signal"] == "remedy" and one["result"] == "verified" and one["action"] in OF_GPUS)
+            or (one["signal"] == "remedy" and one["result"] in CURED and one["action"] in OF_GPUS)
         ),
         default=0.0,
     )

@@ -24,7 +24,6 @@ MODES: Mapping[str, str] = {
     "reset": "reload_driver",
     "reboot": "reboot",
 }
-RESULTS = ("started", "verified", "failed")
 COOL_DOWN = 1800  # seconds between two equal remedies
 DAY = 86400  # seconds
 # Times that a remedy may be applied to one target in a day. A fault that comes back needs a person.
@@ -36,8 +35,9 @@ DEFAULT_TRIES = 2
 class Remedy:
     """A remedy that was applied.
 
-    ``action``: a rung of the ladder. ``target``: a unit for restart_engine, else ``host``. ``fault``: id of the fault.
-    ``at``: seconds since 1970. ``result``: one of RESULTS.
+    ``action``: a rung of the ladder. ``target``: a unit or ``host``. ``fault``: id of the fault.
+    ``at``: seconds since 1970. ``result``: ``started``, ``applied`` (its commands succeeded), ``verified`` (the host
+    serves, and no burn-in failed) or ``failed``.
     """
 
     action: str
@@ -58,8 +58,7 @@ def read_remedies(path: Path = HISTORY) -> list[Remedy]:
 def record_remedy(remedy: Remedy, path: Path = HISTORY) -> None:
     """Add a remedy to the record, or the result to the one that was started. Raises OSError."""
     known = read_remedies(path)
-    same = (remedy.action, remedy.target, "started")
-    if remedy.result != "started" and known and (known[-1].action, known[-1].target, known[-1].result) == same:
+    if remedy.result != "started" and known and (known[-1].action, known[-1].target) == (remedy.action, remedy.target):
         known.pop()
     content = json.dumps([asdict(one) for one in [*known, remedy][-KEPT:]], indent=1)
     write_file(path, f"{content}\n", 0o644)

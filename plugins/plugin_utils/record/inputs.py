@@ -25,6 +25,7 @@ ROLES = {
             "bundle",
             "container_image",
             "docker_engine",
+            "host_health",
             "model_weights",
             "nvidia_container_toolkit",
             "nvidia_driver",
@@ -40,6 +41,8 @@ ROLES = {
 }
 # Variables of role gateway that a GPU host has.
 REGISTRATION = "gateway_host_"
+# The default of host_health_faults.
+FAULTS = "fleet_faults"
 # Used only while something is downloaded, and different for each operator or run.
 PASSING = frozenset({"model_weights_token"})
 # Groups whose hosts serve all others.
@@ -63,7 +66,8 @@ def input_names(names: Iterable[str], memberships: Collection[str]) -> list[str]
     mine = frozenset[str]().union(*(roles for group, roles in ROLES.items() if group in memberships))
 
     def is_input(name: str) -> bool:
-        return "gpu_hosts" in memberships if name.startswith(REGISTRATION) else role_of(name) in mine
+        of_gpu_hosts = name.startswith(REGISTRATION) or name == FAULTS
+        return "gpu_hosts" in memberships if of_gpu_hosts else role_of(name) in mine
 
     return sorted(name for name in names if is_input(name) and name not in others)
 

@@ -74,6 +74,9 @@ OWNED: Mapping[str, Callable[[Result], Names]] = {
     "trtllm.fleet.python_program": _program,
     # Recorded with every host: the release and its model, daemon.json, and all in the collection's own directories.
     "trtllm.fleet.docker_daemon_config": _nothing,
+    "trtllm.fleet.fleet_faults": _nothing,
+    "trtllm.fleet.host_remedy": _nothing,
+    "trtllm.fleet.host_signals": _nothing,
     "trtllm.fleet.host_release": _nothing,
     "trtllm.fleet.model_snapshot": _nothing,
     # They write to the control node, a gateway, or a temporary directory.

@@ -100,7 +100,7 @@ def names(faults: OpenFaults) -> list[str]:
         pytest.param([[FABRIC], [], [FABRIC]], [], False, id="a state that flaps is not confirmed"),
         pytest.param([[FABRIC], [FABRIC], []], ["fabric_failed"], False, id="the end may be transient"),
         pytest.param([[FABRIC], [FABRIC], [], []], [], True, id="an end that stays"),
-        pytest.param([[FABRIC], [FABRIC], [], [FABRIC]], ["fabric_failed"], True, id="one look without it is no end"),
+        pytest.param([[FABRIC], [FABRIC], [], [FABRIC]], ["fabric_failed"], True, id="one look does not end it"),
     ],
 )
 def test_a_state_needs_two_looks(each: list[list[dict[str, Any]]], confirmed: list[str], settled: bool) -> None:

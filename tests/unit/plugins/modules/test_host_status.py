@@ -255,6 +255,7 @@ def test_a_host_that_serves(machine: Machine) -> None:
         "nvswitches": 0,
         "missing": [],
         "acceptance": None,
+        "health": None,
         "recorded": False,
         "drift": [],
         "problems": [],

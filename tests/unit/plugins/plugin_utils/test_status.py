@@ -349,25 +349,38 @@ TEXT = """\
 gpt-oss-120b-h200x8-low_latency on 2 hosts: release 3f786850e387
   openai/gpt-oss-120b at 57476bbab104, nvcr.io/nvidia/tensorrt-llm/release:1.2.1 (e35ea1320d51)
   set here: max_batch_size=128
-  host  verdict   release          age  serves  in service  load  restarts  driver      GPUs  mem   busy  temp  burn-in
-  gpu1  ok        #2 3f786850e387  2 h  2/2     2/2         2     0         580.159.04  2     50 %  87 %  61 C  2 d
-  gpu2  degraded  #2 3f786850e387  2 h  2/2     2/2         2     0         580.159.04  2     50 %  87 %  61 C  -
+  host  verdict   release          age  serves  in service  load  restarts  driver      GPUs  mem   busy  temp  burn-in  faults
+  gpu1  ok        #2 3f786850e387  2 h  2/2     2/2         2     0         580.159.04  2     50 %  87 %  61 C  2 d      0
+  gpu2  degraded  #2 3f786850e387  2 h  2/2     2/2         2     0         580.159.04  2     50 %  87 %  61 C  -        1 critical
+    - serve-0 is unfit to serve: gpu_lost of GPU 0. Run doctor.yml.
     - drift: /etc/x/engine.yaml is not as it was written
 
 without a verified release, or unreachable
-  host  verdict      release  age  serves  in service  load  restarts  driver  GPUs  mem  busy  temp  burn-in
-  gpu3  unreachable  -        -    -       0/0         0     -         -       -     -    -     -     -
+  host  verdict      release  age  serves  in service  load  restarts  driver  GPUs  mem  busy  temp  burn-in  faults
+  gpu3  unreachable  -        -    -       0/0         0     -         -       -     -    -     -     -        -
     - It is unreachable: Failed to connect to the host via ssh: x
 
 gateway  state    in service  drained  in flight  last minute   failed  first byte, p95
 gw1      running  4/4         0        4          240 requests  4       120 ms
-"""
+"""  # noqa: E501
+
+
+def test_a_silent_health_program_is_a_reason() -> None:
+    health = {"mode": "drain", "age_seconds": 600, "unfit": {}, "faults": []}
+    (host,) = status({"gpu1": look(health=health)}, {"gw1": gateway("gpu1")})["hosts"]
+    assert host["reasons"] == ["trtllm-health.service has not examined the host for 10 min."]
 
 
 def test_text() -> None:
     accepted = {"verdict": "pass", "level": "full", "at": "2026-11-20T22:00:00+00:00", "driver": "x", "valid": True}
     drift = [{"about": "engine.yaml", "sentence": "/etc/x/engine.yaml is not as it was written"}]
-    hosts = {"gpu1": look(acceptance=accepted), "gpu2": look(drift=drift), "gpu3": UNREACHABLE}
+    well = {"mode": "drain", "age_seconds": 5, "unfit": {}, "faults": [{"severity": "info"}]}
+    ill = {**well, "unfit": {"serve-0": "gpu_lost of GPU 0"}, "faults": [{"severity": "critical"}]}
+    hosts = {
+        "gpu1": look(acceptance=accepted, health=well),
+        "gpu2": look(drift=drift, health=ill),
+        "gpu3": UNREACHABLE,
+    }
     assert render(status(hosts, {"gw1": gateway("gpu1", "gpu2")})) == TEXT.rstrip("\n")
 
 
