@@ -142,7 +142,7 @@ def test_the_same_fault_on_many_hosts_opens_the_breaker(fleet: Fleet, load: Load
 
 
 def test_a_drained_host_is_repaired_and_stays_drained(fleet: Fleet) -> None:
-    host = fleet.gpu_names[0]
+    host = fleet.gpu_names[1]
     assert fleet.play("drain", "--limit", host).status == 0
     fleet.shell(host, KILL_FABRIC)
     assert wait_for(lambda: unfit(fleet, host, "fabric_manager_failed"), OUT)
