@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import Fleet, publish
 from ansible_collections.trtllm.fleet.tests.e2e.test_doctor import FAULTS, MODULE, XID, gpu, kernel
@@ -177,3 +178,51 @@ def test_the_health_program_may_die(fleet: Fleet, load: Load) -> None:
     assert fleet.in_service() == fleet.all_instances
     assert all(fleet.shell(host, "systemctl is-active trtllm-health") == "active" for host in fleet.gpu_names)
     assert load.errors(began) == {}
+
+
+ACCEPTANCE = "/var/lib/trtllm-fleet/acceptance.json"
+# A passed burn-in of the host's GPUs and driver.
+PASSED = f"""
+python3 - <<'END'
+import json, subprocess
+query = ["nvidia-smi", "--query-gpu=uuid,driver_version", "--format=csv,noheader"]
+rows = [line.split(", ") for line in subprocess.check_output(query, text=True).splitlines()]
+result = {{"verdict": "pass", "level": "quick", "at": "2026-11-27T08:00:00+00:00"}}
+with open("{ACCEPTANCE}", "w") as file:
+    json.dump({{**result, "driver": rows[0][1], "uuids": [row[0] for row in rows]}}, file)
+END
+"""
+
+
+def test_a_host_without_a_burn_in_stays_out_of_service_if_one_is_required(fleet: Fleet) -> None:
+    host = fleet.gpu_names[2]
+    fleet.shell(host, f"rm -f {ACCEPTANCE}")
+    assert fleet.play("drain", "--limit", host).status == 0
+    refused = fleet.play("undrain", "--limit", host, rollout_require_acceptance=True)
+    assert refused.status != 0
+    assert "rollout_require_acceptance needs one that passed" in refused.output
+    for gateway in fleet.gateway_names:
+        options = json.dumps({"hosts": [{"name": host}], "state": "absent"})
+        command = [
+            "ansible",
+            "-i",
+            "inventory/local",
+            gateway,
+            "--become",
+            "-m",
+            "trtllm.fleet.gateway_host",
+            "-a",
+            options,
+        ]
+        subprocess.run(command, cwd=REPO, env=fleet.environment, check=True)
+    run = fleet.play("site", rollout_require_acceptance=True)
+    assert run.status == 0, run.output
+    assert f"{host} is not registered at the gateways" in run.output
+    assert all(f"{host}.serve-0" not in fleet.backend(gateway) for gateway in fleet.gateway_names)
+    # The lab's engine cannot test GPUs, so its verdict does not let the host in.
+    unknown = fleet.play("accept", "--limit", host, rollout_require_acceptance=True)
+    assert unknown.status != 0
+    assert all(f"{host}.serve-0" not in fleet.backend(gateway) for gateway in fleet.gateway_names)
+    fleet.shell(host, PASSED)
+    assert fleet.play("site", rollout_require_acceptance=True).status == 0
+    assert wait_for(lambda: serving(fleet, host), 60)
