@@ -54,5 +54,5 @@ class ActionModule(ActionBase):
             "text": render(found),
             "data": found,
             "repairs": repairs,
-            "breaker": breaker_reason(repairs, len(answers)),
+            "breaker": breaker_reason(repairs, sum("signals" in answer for answer in answers.values())),
         }

@@ -90,9 +90,10 @@ options:
     default: []
   by:
     description:
-      - Owner of the drain for V(drained) and V(ready). V(rollout) leaves instances drained that V(operator) drained.
+      - Owner of the drain for V(drained) and V(ready). V(rollout) and V(repair) return only instances to service that
+        they drained; V(operator) returns all.
     type: str
-    choices: [operator, rollout]
+    choices: [operator, rollout, repair]
     default: operator
   timeout:
     description:

@@ -15,6 +15,7 @@ description:
   - V(restart_engine) restarts the engines. V(reset_gpu) also stops what holds GPUs, such as the persistence daemon, and
     resets O(gpus). V(reload_driver) removes and loads the kernel modules, and restarts the fabric manager.
     V(reboot) is only recorded, for M(ansible.builtin.reboot).
+  - V(started) fails within the limits that docs/how-to/repair.md describes.
   - The engines and the other units run again after each of them, also after a failure.
   - The host must be drained. Playbook C(repair.yml) does that.
 extends_documentation_fragment:
@@ -54,6 +55,15 @@ options:
     type: list
     elements: str
     default: []
+  ports:
+    description: Ports of the engines. V(started) waits until there is no connection to them, which is a request.
+    type: list
+    elements: int
+    default: []
+  drain_timeout:
+    description: Seconds to wait for the requests in flight. If some are left then, nothing is done.
+    type: int
+    default: 900
 seealso:
   - module: trtllm.fleet.fleet_faults
 author:
@@ -85,13 +95,15 @@ commands:
 """
 
 import time
-from typing import Callable
+from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.health import remedies
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.ladder import ACTIONS, RemedyError, apply
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import NET, connections_by_port
 
 
 def main() -> None:
@@ -102,6 +114,8 @@ def main() -> None:
             result=dict(type="str", choices=["started", "applied", "verified", "failed"], default="started"),
             units=dict(type="list", elements="str", default=[]),
             gpus=dict(type="list", elements="str", default=[]),
+            ports=dict(type="list", elements="int", default=[]),
+            drain_timeout=dict(type="int", default=900),
         ),
         supports_check_mode=True,
     )
@@ -109,28 +123,50 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(changed=True, commands=[])
 
-    def record(result: str) -> None:
-        remedy = remedies.Remedy(given["action"], "host", given["fault"], time.time(), result)
-        remedies.record_remedy(remedy, remedies.HISTORY)
-
-    commands: list[str] = []
     try:
-        record(given["result"])
-        if given["result"] == "started" and given["action"] in ACTIONS:
-            commands = _apply(module, record)
-    except OSError as error:
-        module.fail_json(msg=f"{given['action']}: {error}")
+        if given["result"] == "started":
+            _assert_allowed(module)
+        _record(module, given["result"])
+        commands = _apply(module) if given["result"] == "started" and given["action"] in ACTIONS else []
+    except remedies.HistoryError as error:
+        module.fail_json(msg=f"{error}. Nothing was changed.")
     module.exit_json(changed=True, commands=commands)
 
 
-def _apply(module: AnsibleModule, record: Callable[[str], None]) -> list[str]:
+def _assert_allowed(module: AnsibleModule) -> None:
+    """Fail within the limits of a remedy, and while requests are in flight."""
+    given = module.params
+    problem = remedies.limit_problem(given["action"], "host", remedies.load_remedies(remedies.HISTORY), time.time())
+    if problem:
+        module.fail_json(msg=f"{problem}. A fault that returns needs a person. Nothing was changed.")
+    end = time.monotonic() + given["drain_timeout"]
+    while busy := _busy(given["ports"]):
+        if time.monotonic() >= end:
+            text = ", ".join(f"{number} at port {port}" for port, number in busy.items())
+            module.fail_json(msg=f"Requests are in flight ({text}); a remedy would end them. Drain the host.")
+        time.sleep(1)
+
+
+def _busy(ports: Sequence[int]) -> dict[int, int]:
+    """Return the number of connections by port, of ports that have one."""
+    connections = connections_by_port(read_file(NET / "tcp") + read_file(NET / "tcp6"))
+    return {port: connections[port] for port in ports if connections.get(port)}
+
+
+def _record(module: AnsibleModule, result: str) -> None:
+    given = module.params
+    remedy = remedies.Remedy(given["action"], "host", given["fault"], time.time(), result)
+    remedies.record_remedy(remedy, remedies.HISTORY)
+
+
+def _apply(module: AnsibleModule) -> list[str]:
     given = module.params
     try:
         commands = apply(given["action"], given["units"], given["gpus"], run)
-    except RemedyError as error:
-        record("failed")
+    except (RemedyError, OSError) as error:
+        _record(module, "failed")
         module.fail_json(msg=f"{given['action']} failed: {error}")
-    record("applied")
+    _record(module, "applied")
     return commands
 
 

@@ -19,9 +19,9 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy impor
 NAME = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]*")
 NOT_A_NAME = "{!r} is not a name for HAProxy; it takes letters, digits and -_.:"
 
-# A rollout does not return to service what an operator drained.
+# A rollout or a repair returns to service only what it drained itself.
 OPERATOR = "operator"
-DRAINERS = (OPERATOR, "rollout")
+DRAINERS = (OPERATOR, "rollout", "repair")
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Server:
         return bool(self.drained_by)
 
     def drain(self, by: str) -> Server:
-        """Return the instance drained. It stays drained by the operator if it was."""
-        return replace(self, drained_by=OPERATOR if self.drained_by == OPERATOR else by)
+        """Return the instance drained. It stays drained by another than the operator if it was."""
+        return replace(self, drained_by=by if by == OPERATOR else self.drained_by or by)
 
     def ready(self, by: str) -> Server:
-        """Return the instance in service, unless an operator drained it and a rollout calls."""
-        return self if self.drained_by == OPERATOR != by else replace(self, drained_by="")
+        """Return the instance in service, unless another drained it. The operator returns all."""
+        return replace(self, drained_by="") if by in (OPERATOR, self.drained_by) else self
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ RECOVERY_ACTIONS = {
 SIGNALS: Mapping[str, tuple[str, ...]] = {
     "xid": ("gpu", "code", "fatal", "action", "count", "day_count", "age_hours", "last", "gpus", "driver_branch"),
     "sxid": ("switch", "code", "fatal", "count", "day_count", "age_hours", "last"),
-    "kernel": ("kind", "subject", "count", "day_count", "age_hours", "last"),
+    "kernel": ("kind", "subject", "gpu", "count", "day_count", "age_hours", "last"),
     "gpu": (
         "gpu",
         "index",
@@ -80,7 +80,7 @@ SIGNALS: Mapping[str, tuple[str, ...]] = {
         "used",
     ),
     "gpu_missing": ("gpu", "present"),
-    "driver": ("state", "version", "loaded", "provisioned"),
+    "driver": ("state", "version", "loaded", "provisioned", "gpus"),
     "fabric": ("switches", "state"),
     "unit": ("name", "kind", "load", "active", "sub", "enabled", "restarts", "start_limit_reached"),
     "instance": (

@@ -132,7 +132,8 @@ def classify(text: str) -> Signal | None:
     if sxid := SXID.search(text):
         return {"signal": "sxid", "switch": sxid[1].lower(), "code": int(sxid[2]), "fatal": sxid[3] == "Fatal"}
     if lost := LOST.search(text) or LOST_AT_START.search(text):
-        return {"signal": "kernel", "kind": "gpu_lost", "subject": sysfs_address(lost[1])}
+        address = sysfs_address(lost[1])
+        return {"signal": "kernel", "kind": "gpu_lost", "subject": address, "gpu": address}
     for kind, pattern in OTHERS.items():
         if other := pattern.search(text):
             return {"signal": "kernel", "kind": kind, "subject": other[1]}

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file
 
 # Seconds. An engine that hangs is killed after the TimeoutStopSec of its unit.
 STOP_TIMEOUT = 900.0
@@ -22,8 +24,9 @@ HOLDERS = (
     "nvidia-persistenced.service",
 )
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
-# In the order in which the kernel can remove them.
-MODULES = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")
+MODULE = "nvidia"
+# A line has the module's name, size, number of users, and the modules that use it.
+LOADED = Path("/proc/modules")
 ACTIONS = ("restart_engine", "reset_gpu", "reload_driver")
 
 
@@ -36,7 +39,10 @@ def apply(action: str, engines: Sequence[str], gpus: Sequence[str], runner: Runn
 
     ``engines``: units of the instances. ``gpus``: PCI addresses for reset_gpu. Raises RemedyError and OSError.
     """
+    if action == "reset_gpu" and not gpus:
+        raise RemedyError("reset_gpu needs the PCI address of a GPU")
     done: list[str] = []
+    modules = dependents(MODULE, read_file(LOADED)) if action == "reload_driver" else []
 
     def step(*argv: str, timeout: float = COMMAND_TIMEOUT) -> None:
         output(argv, timeout, runner, RemedyError)
@@ -53,9 +59,11 @@ def apply(action: str, engines: Sequence[str], gpus: Sequence[str], runner: Runn
             for gpu in gpus:
                 step("nvidia-smi", "--gpu-reset", "-i", gpu, timeout=RESET_TIMEOUT)
         if action == "reload_driver":
-            step("modprobe", "--remove", *MODULES)
-            step("modprobe", "nvidia")
+            step("modprobe", "--remove", *modules)
     finally:
+        # All that were loaded, such as nvidia_uvm and nvidia_peermem, also after a removal that failed half way.
+        for module in reversed(modules):
+            runner(("modprobe", module), COMMAND_TIMEOUT)
         for unit in reversed([*others, *fabric]):
             runner(("systemctl", "reset-failed", unit), COMMAND_TIMEOUT)
             runner(("systemctl", "start", unit), COMMAND_TIMEOUT)
@@ -63,6 +71,20 @@ def apply(action: str, engines: Sequence[str], gpus: Sequence[str], runner: Runn
             runner(("systemctl", "reset-failed", unit), COMMAND_TIMEOUT)
             runner(("systemctl", "start", "--no-block", unit), COMMAND_TIMEOUT)
     return done
+
+
+def dependents(module: str, table: str) -> list[str]:
+    """Return a kernel module and those that need it, in the order in which they can be removed.
+
+    ``table``: text of /proc/modules.
+    """
+    users = {
+        line.split()[0]: [one for one in line.split()[3].split(",") if one not in ("", "-")]
+        for line in table.splitlines()
+        if len(line.split()) > 3
+    }
+    found = [name for user in users.get(module, []) for name in dependents(user, table)]
+    return list(dict.fromkeys([*found, module]))
 
 
 def _active(units: Sequence[str], runner: Runner, loaded: bool = False) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.health.verdict import OpenFault
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.verdict import OpenFault, subject
 
 # As in Nagios plugins, and in NVIDIA's health validation.
 STATUS = {"info": 0, "warning": 1, "critical": 2, "unknown": 3}
@@ -81,8 +81,7 @@ def _labels(labels: Mapping[str, Any]) -> str:
 def _fault_samples(faults: Sequence[OpenFault]) -> Iterator[Sample]:
     for one in faults:
         finding = one.finding
-        subject = finding.signal.get("gpu") or finding.signal.get("name") or ""
-        labels = {"check": finding.fault.id, "subject": subject, "action": finding.remedy}
+        labels = {"check": finding.fault.id, "subject": subject(finding), "action": finding.remedy}
         yield "fleet_health_check_status", labels, STATUS[finding.fault.severity]
     for severity in STATUS:
         number = sum(one.finding.fault.severity == severity for one in faults)
@@ -102,8 +101,8 @@ def _instance_samples(status: Mapping[str, Any], reasons: Mapping[str, str]) -> 
 
 def _gpu_samples(status: Mapping[str, Any], signals: Sequence[Signal]) -> Iterator[Sample]:
     present = len(status["gpus"]) if status["driver"]["state"] == "ok" else 0
-    missing = sum(one["signal"] == "gpu_missing" for one in signals)
-    yield "fleet_gpu_expected", {}, present + missing
+    expected = next((one["gpus"] for one in signals if one["signal"] == "driver"), 0)
+    yield "fleet_gpu_expected", {}, expected
     yield "fleet_gpu_present", {}, present
     for gpu in status["gpus"] if present else ():
         health, name = gpu["health"], {"gpu": gpu["address"], "uuid": gpu["uuid"]}
@@ -129,13 +128,17 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 def _history_samples(signals: Sequence[Signal]) -> Iterator[Sample]:
     last: dict[tuple[str, str], float] = {}
+    xids: dict[tuple[str, int], float] = {}
     for one in signals:
         if one["signal"] == "xid":
-            yield "fleet_gpu_xid_last_timestamp_seconds", {"gpu": one["gpu"], "xid": one["code"]}, one["last"]
+            # One number may have several texts, which are signals of their own.
+            xids[one["gpu"], one["code"]] = max(one["last"], xids.get((one["gpu"], one["code"]), 0.0))
         elif one["signal"] == "remedy":
             last[one["action"], one["result"]] = one["at"]
         elif one["signal"] == "acceptance":
             yield "fleet_acceptance_timestamp_seconds", {"verdict": one["verdict"]}, one["at"]
             yield "fleet_acceptance_valid", {}, one["valid"]
+    for (gpu, code), moment in xids.items():
+        yield "fleet_gpu_xid_last_timestamp_seconds", {"gpu": gpu, "xid": code}, moment
     for (action, result), moment in last.items():
         yield "fleet_remedy_timestamp_seconds", {"action": action, "result": result}, moment

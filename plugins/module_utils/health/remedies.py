@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,21 +47,43 @@ class Remedy:
     result: str
 
 
+class HistoryError(Exception):
+    """The record cannot be read or written; the message gives the cause."""
+
+
+def load_remedies(path: Path = HISTORY) -> list[Remedy]:
+    """Return the recorded remedies, oldest first; none without a file. Raises HistoryError."""
+    try:
+        return [Remedy(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError) as error:
+        raise HistoryError(f"{path} cannot be read, so the limits of remedies are not known: {error}") from None
+
+
 def read_remedies(path: Path = HISTORY) -> list[Remedy]:
     """Return the recorded remedies, oldest first; none from a file that is missing or damaged."""
     try:
-        return [Remedy(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError):
+        return load_remedies(path)
+    except HistoryError:
         return []
 
 
 def record_remedy(remedy: Remedy, path: Path = HISTORY) -> None:
-    """Add a remedy to the record, or the result to the one that was started. Raises OSError."""
-    known = read_remedies(path)
-    if remedy.result != "started" and known and (known[-1].action, known[-1].target) == (remedy.action, remedy.target):
-        known.pop()
+    """Add a remedy to the record, or replace the result of the one that was started. Raises HistoryError.
+
+    What happened after a remedy was applied is not cured by it, so a later result does not change its time.
+    """
+    known = load_remedies(path)
+    same = [number for number, one in enumerate(known) if (one.action, one.target) == (remedy.action, remedy.target)]
+    if remedy.result != "started" and same:
+        old = known.pop(same[-1])
+        remedy = replace(remedy, at=old.at) if remedy.result != "applied" else remedy
     content = json.dumps([asdict(one) for one in [*known, remedy][-KEPT:]], indent=1)
-    write_file(path, f"{content}\n", 0o644)
+    try:
+        write_file(path, f"{content}\n", 0o644)
+    except OSError as error:
+        raise HistoryError(f"{path} cannot be written: {error}") from None
 
 
 def remedy_signals(remedies: Sequence[Remedy], now: float) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Callable
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import PCI_DEVICES, scan_pci
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.kernel_log import (
     KernelLogError,
@@ -127,6 +127,7 @@ def gpu_signals(status: Status, on_bus: Sequence[str], known: Sequence[str] = ()
         "version": driver["version"],
         "loaded": driver["kernel_module"] is not None,
         "provisioned": bool(known or status["units"] or (driver["installed"] and on_bus)),
+        "gpus": len({*on_bus, *known}),
         "evidence": driver["message"] or f"driver {driver['version']} answers",
     }
     listed = {gpu["address"] for gpu in status["gpus"]}
@@ -268,14 +269,20 @@ def acceptance_signals(status: Status) -> Iterator[Signal]:
 def container_signals(status: Status, runner: Runner) -> Iterator[Signal]:
     """Yield whether the containers of running instances still see their GPUs, which an update may take from them."""
     running = {unit["name"] for unit in status["units"] if unit["active"] == "active"}
-    for instance in status["instances"]:
-        if instance["unit"] not in running or status["driver"]["state"] != "ok":
-            continue
-        command = ("docker", "exec", instance["container"], "nvidia-smi", "-L")
+    asked = [one for one in status["instances"] if one["unit"] in running and status["driver"]["state"] == "ok"]
+    commands = [("docker", "exec", one["container"], "nvidia-smi", "-L") for one in asked]
+
+    def ask(command: Sequence[str]) -> CommandResult | str:
         try:
-            done = runner(command, CONTAINER_TIMEOUT)
+            return runner(command, CONTAINER_TIMEOUT)
         except OSError as error:
-            yield unreadable(f"docker exec {instance['container']}", error.strerror)
+            return error.strerror or str(error)
+
+    with ThreadPoolExecutor(max(1, len(asked))) as pool:
+        answers = list(pool.map(ask, commands))
+    for instance, command, done in zip(asked, commands, answers):
+        if isinstance(done, str):
+            yield unreadable(f"docker exec {instance['container']}", done)
             continue
         if done.rc is None:
             yield unreadable(f"docker exec {instance['container']}", f"no answer within {CONTAINER_TIMEOUT:g} s")

@@ -18,7 +18,12 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.health.remedies impor
 STATE = Path("/run/trtllm-fleet/health.json")
 # Looks in a row that have to find a state, or no longer find it. What the kernel reports once is a fault at once.
 CONFIRMATIONS = 2
+# Seconds from the first look at a fault until its remedy: gateways query the host every few seconds.
+NOTICE = 60.0
 REASON_LENGTH = 80  # characters, for HAProxy's log
+
+# Attributes of signals that name what is faulty.
+SUBJECTS = ("gpu", "name", "switch", "subject", "path")
 
 Key = tuple[str, str]
 
@@ -70,8 +75,12 @@ class OpenFaults:
 
 
 def _key(finding: Finding) -> Key:
-    signal = finding.signal
-    return finding.fault.id, str(signal.get("gpu") or signal.get("name") or signal.get("switch") or "")
+    return finding.fault.id, subject(finding)
+
+
+def subject(finding: Finding) -> str:
+    """Return what is faulty: a GPU, unit, instance, switch or path; empty for the host."""
+    return next((str(finding.signal[one]) for one in SUBJECTS if finding.signal.get(one)), "")
 
 
 def unfit(findings: Sequence[Finding], instances: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -116,8 +125,8 @@ def restarts(
 ) -> dict[str, str]:
     """Return the fault for each unit of an engine that this host may restart by itself now.
 
-    ``connections``: open requests by instance. Nothing restarts an engine while an answer flows, one that a person or a
-    playbook stopped, or one of a temporary release.
+    ``connections``: open requests by instance. Nothing restarts an engine while an answer flows or before the gateways
+    know of the fault, one that a person or a playbook stopped, or one of a temporary release.
     """
     temporary = any(
         one["signal"] == "unit" and one["kind"] == "restore" and one["active"] == "active" for one in signals
@@ -131,7 +140,7 @@ def restarts(
         instance = units.get(str(finding.signal.get("name")))
         if not instance or finding.remedy != "restart_engine" or finding.consequence_of:
             continue
-        if not finding.fault.out_of_service or connections.get(instance["name"], 0):
+        if not finding.fault.out_of_service or connections.get(instance["name"], 0) or now - one.since < NOTICE:
             continue
         runs = instance["active"] == "active" or instance["start_limit_reached"]
         if runs and not limit_problem("restart_engine", instance["unit"], remedies, now):

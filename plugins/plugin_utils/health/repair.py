@@ -70,17 +70,22 @@ def _plan_host(causes: Sequence[Finding], answer: Tree, mode: str, now: float) -
     wanted = RUNGS[RUNGS.index(worst.remedy) :]
     problems = {rung: mode_problem(rung, mode) or limit_problem(rung, "host", past, now) for rung in wanted}
     gpus = [one["gpu"] for one in signals if one["signal"] == "gpu"]
-    named = {one.signal["gpu"] for one in causes if one.signal.get("gpu")}
+    # A fault of a switch, or of no GPU in particular, needs a reset of all.
+    named = {one.signal.get("gpu") for one in causes}
     return {
         "fault": worst.fault.id,
         "rungs": [rung for rung, problem in problems.items() if not problem],
-        "gpus": [gpu for gpu in gpus if gpu in named] or gpus,
+        "gpus": gpus if None in named else [gpu for gpu in gpus if gpu in named],
         "reason": "" if not all(problems.values()) else f"{worst.fault.title}: {problems[wanted[0]]}",
     }
 
 
 def breaker_reason(plans: Mapping[str, Tree], hosts: int) -> str:
-    """Return why too many hosts are sick for a program to act; empty without a reason. ``hosts``: examined hosts."""
+    """Return why too many hosts are sick for a program to act; empty without a reason.
+
+    ``hosts``: number of hosts that answered. Hosts that wait for a person, such as for a new GPU, do not count.
+    """
+    plans = {host: plan for host, plan in plans.items() if plan["rungs"]}
     by_fault: dict[str, list[str]] = {}
     for host, plan in plans.items():
         by_fault.setdefault(plan["fault"], []).append(host)

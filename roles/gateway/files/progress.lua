@@ -38,6 +38,8 @@ local LONG_ERROR = 2048 -- an error without a Content-Length
 local COUNTED = 6 -- seconds; HAProxy counts an answer at once, and its bytes every five seconds
 
 local instances = {}
+-- In this round: instances that are up or would be without this program, and those that it took out of service.
+local serving, out = 0, 0
 -- Bytes of error answers, by instance. A hung engine may still send them, so they do not count as progress.
 local errors = {}
 
@@ -148,10 +150,9 @@ local function ask_health(name, instance)
   end)
 end
 
--- Return true if one more instance may be taken out of service. Half of the instances that are up, or would be without
--- this program, stay: a fault of most of them may be a fault of the gateway, or of what reports it.
-local function may_take_out()
-  local serving, out = 0, 0
+-- Count the instances that are up or would be without this program, and those that it took out of service.
+local function count()
+  serving, out = 0, 0
   for _, instance in pairs(instances) do
     local taken = instance.stalled or instance.unfit
     if instance.weight > 0 and (taken or not instance.down) then
@@ -159,7 +160,28 @@ local function may_take_out()
       out = out + (taken and 1 or 0)
     end
   end
-  return out < serving // 2
+end
+
+-- Return true if one more instance may be taken out of service, and count it. Half of the instances stay: a fault of most
+-- of them may be a fault of the gateway, or of what reports it.
+local function may_take_out()
+  if out < serving // 2 then
+    out = out + 1
+    return true
+  end
+  return false
+end
+
+-- Take an unfit instance out of service, or return it: because its host reports it as fit, or because others went down
+-- since, so that more than half would be out.
+local function apply_health(instance)
+  if not instance.sick then
+    instance.unfit = false
+  elseif instance.unfit and instance.weight > 0 and out > serving // 2 then
+    instance.unfit, out = false, out - 1
+  elseif not instance.unfit then
+    instance.unfit = instance.weight == 0 or may_take_out()
+  end
 end
 
 local function inspect(name, server)
@@ -206,7 +228,7 @@ local function inspect(name, server)
   if HEALTH_PORT ~= "0" and not instance.examining and now - instance.examined >= INTERVAL then
     ask_health(name, instance)
   end
-  instance.unfit = instance.sick ~= nil and (instance.unfit or row.weight == 0 or may_take_out())
+  apply_health(instance)
   local doubt = silent >= DOUBT or (down and row.scur > 0)
   if not doubt then
     instance.iteration = nil
@@ -220,7 +242,7 @@ end
 
 -- Return the reason for which an instance gets no request, or nil.
 local function reason(instance)
-  if instance.unfit then
+  if instance.unfit and instance.sick then
     return "unfit: " .. instance.sick
   end
   if instance.stalled then
@@ -255,6 +277,7 @@ end
 core.register_task(function()
   while tostring(core.get_info()["Stopping"]) ~= "1" do
     local done = 0
+    count()
     for name, server in pairs(core.backends[BACKEND].servers) do
       protected(inspect, name, server)
       done = done + 1

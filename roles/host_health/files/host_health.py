@@ -20,87 +20,127 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, run
-from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file, write_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.health import metrics
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.catalogue import diagnose, load_catalogue
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.kernel_log import (
     COMMAND,
     GREP,
-    KernelLogError,
     Line,
+    classify,
     kernel_signals,
     parse_journal,
-    read_kernel_log,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.platform import unreadable
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.remedies import (
+    HistoryError,
     Remedy,
     read_remedies,
     record_remedy,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.signals import frequent_signals, rare_signals
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.verdict import STATE, OpenFaults, restarts, unfit
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import BOOTED, HostStatus
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import (
+    BOOTED,
+    NET,
+    HostStatus,
+    connections_by_port,
+)
 
 RELEASES = Path("/etc/trtllm-fleet")
 COMMAND_TIMEOUT = 60.0  # seconds
 # Seconds until the next look while a fault waits for its confirmation or its end.
 CONFIRM = 3.0
-# Lines of the kernel log that are kept. A driver may write the same error a thousand times a second.
-LINES = 10_000
+# Lines of the kernel log that are kept of each signal.
+LINES = 1000
+# Seconds until the first reading of the kernel log is ended, and until a journalctl that follows it is known to work.
+READ_TIMEOUT = 60.0
+SETTLED = 5.0
 # Seconds that a client may take to name an instance; HAProxy's agent-check sends nothing by default.
 NAME_TIMEOUT = 0.5
 NAME_LENGTH = 200
 CLIENTS = 32  # at a time
 RESTART = 5.0  # seconds until journalctl is started again
+PING = 60.0  # seconds between two reports to systemd, whose WatchdogSec is longer
 
 
 class KernelLog:
-    """Follows the kernel log of this boot. ``changed`` is set with each line that matters."""
+    """Follows the kernel log of this boot. ``changed`` is set with each line that is a signal."""
 
     def __init__(self, changed: threading.Event) -> None:
         self._changed = changed
-        self._lines: deque[Line] = deque(maxlen=LINES)
+        # By signal, so that a driver that writes one error a thousand times a second hides no other.
+        self._lines: dict[tuple[Any, ...], deque[Line]] = {}
+        self._lock = threading.Lock()
         self._cursor = ""
-        self._problem = "not read yet"
+        self._grep: tuple[str, ...] = (f"--grep={GREP}",)
+        self._began = 0.0
+        self.problem = "not read yet"
 
     def start(self) -> None:
         """Read what is there, and follow it in a thread."""
-        try:
-            self._add(read_kernel_log(run))
-        except KernelLogError as error:
-            self._problem = str(error)
+        self.problem = self._stream(READ_TIMEOUT)
+        if self.problem and not self._lines:
+            # A journalctl without regular expressions rejects the option.
+            self._grep = ()
+            self.problem = self._stream(READ_TIMEOUT)
         threading.Thread(target=self._follow, daemon=True).start()
 
     def signals(self, now: float) -> list[dict[str, Any]]:
-        """Return the signals of all lines, and that it cannot be read."""
-        found = kernel_signals(list(self._lines), now)
-        return [*found, unreadable("kernel log", self._problem)] if self._problem else found
+        """Return the signals of all lines, and that the log cannot be read."""
+        if self._began and time.monotonic() - self._began > SETTLED:
+            self.problem = ""
+        with self._lock:
+            lines = sorted((line for kept in self._lines.values() for line in kept), key=lambda line: line.time)
+        found = kernel_signals(lines, now)
+        return [*found, unreadable("kernel log", self.problem)] if self.problem else found
 
-    def _add(self, lines: Sequence[Line]) -> None:
-        self._problem = ""
-        for line in lines:
-            self._lines.append(line)
-            self._cursor = line.cursor or self._cursor
+    def _add(self, line: Line) -> None:
+        self._cursor = line.cursor or self._cursor
+        signal = classify(line.text)
+        if signal is not None:
+            with self._lock:
+                self._lines.setdefault(tuple(signal.values()), deque(maxlen=LINES)).append(line)
+            self._changed.set()
+
+    def _stream(self, timeout: float | None, *options: str) -> str:
+        """Add the lines that journalctl prints until it ends, and return its error."""
+        after = [f"--after-cursor={self._cursor}"] if self._cursor else []
+        error = ""
+        try:
+            process = subprocess.Popen(
+                [*COMMAND, *self._grep, *options, *after], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        except OSError as problem:
+            return f"journalctl: {problem.strerror}"
+        killer = threading.Timer(timeout, process.kill) if timeout else None
+        if killer:
+            killer.start()
+        with process:
+            for text in process.stdout or ():
+                lines = list(parse_journal(text))
+                error = error if lines else text.strip() or error
+                for line in lines:
+                    self._add(line)
+        if killer:
+            killer.cancel()
+        # Status 1 without a message: no line matches.
+        failed = error or process.returncode not in (0, 1)
+        return f"journalctl: {error or f'exit status {process.returncode}'}" if failed else ""
 
     def _follow(self) -> None:
-        # Without --no-tail, journalctl --follow begins with the last ten lines.
-        place = ("--follow", "--no-tail", f"--grep={GREP}")
         while True:
-            after = [f"--after-cursor={self._cursor}"] if self._cursor else []
-            try:
-                with subprocess.Popen(
-                    [*COMMAND, *place, *after], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-                ) as process:
-                    for text in process.stdout or ():
-                        self._add(list(parse_journal(text)))
-                        self._changed.set()
-            except OSError as error:
-                self._problem = f"journalctl: {error}"
+            self._began = time.monotonic()
+            # Without --no-tail, journalctl --follow begins with the last ten lines.
+            problem = self._stream(None, "--follow", "--no-tail")
+            self._began = 0.0
+            self.problem = problem or "journalctl ended"
+            self._changed.set()
             time.sleep(RESTART)
             if not self._cursor:
-                # It may have ended between two lines that matter, so what is there is read again.
-                self._lines.clear()
+                # Nothing was read, so all is read again.
+                with self._lock:
+                    self._lines.clear()
 
 
 class Commands:
@@ -145,7 +185,8 @@ class Health:
         self._next_rare = 0.0
         self._instances: list[str] = []
         self._reasons: dict[str, str] = {}
-        self.looked = False
+        # Whether a fit instance is certain: after a start, a fault that is a state needs two looks.
+        self._certain = False
 
     @property
     def settled(self) -> bool:
@@ -168,19 +209,27 @@ class Health:
             print(f"{name} is unfit to serve: {reasons[name]}", flush=True)
         for name in self._reasons.keys() - reasons.keys():
             print(f"{name} is fit to serve again", flush=True)
-        self._instances, self._reasons, self.looked = [one["name"] for one in instances], reasons, True
-        self._restart(signals, {one["name"]: one["connections"] for one in status["instances"]}, now)
+        self._instances, self._reasons = [one["name"] for one in instances], reasons
+        self._certain = (self._certain or self.settled) and not self._log.problem
+        self._restart(signals, {one["name"]: one["port"] for one in status["instances"]}, now)
         told = {} if self._config["mode"] == "observe" else reasons
         self._write(status, signals, told, now)
 
-    def _restart(self, signals: list[dict[str, Any]], connections: dict[str, int], now: float) -> None:
+    def _restart(self, signals: list[dict[str, Any]], ports: dict[str, int], now: float) -> None:
         """Restart the engines that may be. systemd goes on with it."""
+        by_port = connections_by_port(read_file(NET / "tcp") + read_file(NET / "tcp6"))
+        connections = {name: by_port.get(port, 0) for name, port in ports.items()}
         chosen = restarts(self._faults.confirmed, signals, connections, read_remedies(), self._config["mode"], now)
         for unit, fault in chosen.items():
-            record_remedy(Remedy("restart_engine", unit, fault, now, "started"))
+            try:
+                record_remedy(Remedy("restart_engine", unit, fault, now, "started"))
+            except HistoryError as error:  # without a record nothing limits the restarts
+                print(f"{unit} is not restarted: {error}", flush=True)
+                continue
             print(f"{unit} is restarted: {fault}", flush=True)
             run(["systemctl", "reset-failed", unit], COMMAND_TIMEOUT)
             run(["systemctl", "restart", "--no-block", unit], COMMAND_TIMEOUT)
+            self._next_rare = 0.0
 
     def _write(
         self, status: dict[str, Any], signals: list[dict[str, Any]], reasons: dict[str, str], now: float
@@ -202,18 +251,19 @@ class Health:
 
         Without the name of an instance it is about the host, which is unfit if all its instances are.
         """
-        if not self.looked:
-            return ""
         reasons = self._reasons
-        if self._config["mode"] == "observe" or not reasons:
-            return "up\n"
+        if self._config["mode"] == "observe":
+            return "up\n" if self._certain else ""
         if instance:
-            # A gateway's name of it begins with the host.
-            instance = next((one for one in self._instances if f".{instance}".endswith(f".{one}")), "")
-            if not instance:
-                return ""  # it was started since the last look
-            return f"down #{reasons[instance]}\n" if instance in reasons else "up\n"
-        return f"down #{next(iter(reasons.values()))}\n" if reasons.keys() == set(self._instances) else "up\n"
+            # A gateway's name of it begins with the host. One without a match was started since the last look.
+            own = next((one for one in self._instances if f".{instance}".endswith(f".{one}")), "")
+            reason, known = reasons.get(own), bool(own)
+        else:
+            everything = reasons and reasons.keys() == set(self._instances)
+            reason, known = next(iter(reasons.values())) if everything else None, True
+        if reason:
+            return f"down #{reason}\n"
+        return "up\n" if known and self._certain else ""
 
 
 class Server(socketserver.ThreadingTCPServer):
@@ -279,7 +329,10 @@ def main() -> None:
         except Exception as error:  # the next look may succeed, and gateways keep what the last one found
             print(f"The host could not be examined: {error!r}", flush=True)
         notify("WATCHDOG=1")
-        if changed.wait(config["interval"] if health.settled else CONFIRM):
+        end = time.monotonic() + (config["interval"] if health.settled else CONFIRM)
+        while (left := end - time.monotonic()) > 0 and not changed.wait(min(left, PING)):
+            notify("WATCHDOG=1")
+        if changed.is_set():
             time.sleep(0.5)  # the lines of one event are written one after the other
 
 

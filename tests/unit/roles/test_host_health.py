@@ -24,9 +24,9 @@ CONFIG = {"mode": "drain", "faults": [], "rare_interval": 300, "metrics_path": "
 XID = "NVRM: Xid (PCI:0000:06:00): 79, pid=1, name=x, GPU has fallen off the bus."
 
 
-def health(reasons: dict[str, str], instances: list[str], looked: bool = True, mode: str = "drain") -> Health:
+def health(reasons: dict[str, str], instances: list[str], certain: bool = True, mode: str = "drain") -> Health:
     one = Health({**CONFIG, "mode": mode}, KernelLog(threading.Event()))
-    one.looked, one._instances, one._reasons = looked, instances, reasons
+    one._certain, one._instances, one._reasons = certain, instances, reasons
     return one
 
 
@@ -36,7 +36,8 @@ def health(reasons: dict[str, str], instances: list[str], looked: bool = True, m
 @pytest.mark.parametrize(
     ("one", "name", "answer"),
     [
-        pytest.param(health({}, ["serve-0"], looked=False), "gpu1.serve-0", "", id="nothing before the first look"),
+        pytest.param(health({}, ["serve-0"], certain=False), "gpu1.serve-0", "", id="not fit before it is certain"),
+        pytest.param(health({"serve-0": "x"}, ["serve-0"], certain=False), "h.serve-0", "down #x\n", id="but unfit"),
         pytest.param(health({}, ["serve-0"]), "gpu1.serve-0", "up\n", id="fit"),
         pytest.param(health({"serve-0": "lost"}, ["serve-0"]), "gpu1.serve-0", "down #lost\n", id="unfit"),
         pytest.param(health({"serve-0": "lost"}, ["serve-0"]), "serve-0", "down #lost\n", id="without the host"),
@@ -123,16 +124,48 @@ def test_the_kernel_log_is_followed_from_the_last_line(journal: Path) -> None:
     changed = threading.Event()
     log = KernelLog(changed)
     log.start()
-    assert [one["code"] for one in log.signals(1_795_000_100)] == [79]
+    assert xids(log) == [79]
     assert log.signals(1_795_000_100)[0]["age_hours"] == 0.03
+    changed.clear()
     (journal / "new").write_text(entry(XID.replace("79", "48"), "s=2"))
     wait_for(changed.is_set)
-    assert [one["code"] for one in log.signals(1_795_000_100)] == [79, 48]
+    wait_for(lambda: len(xids(log)) == 2)
     (journal / "new").write_text(entry(XID.replace("79", "95"), "s=3"))
-    wait_for(lambda: len(log.signals(1_795_000_100)) == 3)
+    wait_for(lambda: len(xids(log)) == 3)
     calls = (journal / "calls").read_text().splitlines()
     assert any("--follow --no-tail" in call and call.endswith("--after-cursor=s=1") for call in calls)
     assert any(call.endswith("--after-cursor=s=2") for call in calls)
+
+
+def xids(log: KernelLog) -> list[int]:
+    return sorted(one["code"] for one in log.signals(1_795_000_100) if one["signal"] == "xid")
+
+
+def test_many_lines_hide_no_fault(journal: Path) -> None:
+    noise = [entry("NVRM: nvidia_uvm_open: some noise", f"s={number}") for number in range(3000)]
+    many = [entry(XID.replace("79", "13"), f"s=x{number}") for number in range(3000)]
+    (journal / "old").write_text("\n".join([entry(XID, "s=1"), *noise, *many]))
+    log = KernelLog(threading.Event())
+    log.start()
+    assert xids(log) == [13, 79]
+    assert [one["count"] for one in log.signals(1_795_000_100) if one["signal"] == "xid"] == [1, host_health.LINES]
+
+
+def test_a_journalctl_that_rejects_the_pattern_is_used_without_it(journal: Path) -> None:
+    program = journal / "journalctl"
+    rejects = "any('--grep' in one for one in sys.argv) and sys.exit('no pattern support')\n"
+    program.write_text(program.read_text().replace("file = folder", f"{rejects}file = folder"))
+    (journal / "old").write_text(entry(XID, "s=1"))
+    log = KernelLog(threading.Event())
+    log.start()
+    assert xids(log) == [79]
+    assert log._grep == ()
+
+
+def test_a_follower_that_ends_is_reported(journal: Path) -> None:
+    log = KernelLog(threading.Event())
+    log.start()
+    wait_for(lambda: any(one["signal"] == "probe" for one in log.signals(1_795_000_100)))
 
 
 def test_a_kernel_log_that_cannot_be_read_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

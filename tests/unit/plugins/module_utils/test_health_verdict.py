@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.trtllm.fleet.plugins.module_utils.health import metrics, remedies
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.catalogue import Finding, diagnose, load_catalogue
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.remedies import (
+    HistoryError,
     Remedy,
     limit_problem,
     mode_problem,
@@ -165,10 +166,14 @@ def test_a_reason_is_one_line_of_ascii() -> None:
 
 
 def chosen(
-    *signals: dict[str, Any], mode: str = "restart", connections: int = 0, past: Sequence[Remedy] = ()
+    *signals: dict[str, Any],
+    mode: str = "restart",
+    connections: int = 0,
+    past: Sequence[Remedy] = (),
+    after: float = 90,
 ) -> dict[str, str]:
     faults = looks(signals, signals)
-    return restarts(faults.confirmed, signals, {"serve-0": connections}, past, mode, NOW)
+    return restarts(faults.confirmed, signals, {"serve-0": connections}, past, mode, NOW + after)
 
 
 def remedy(ago: float, action: str = "restart_engine", target: str = UNIT, result: str = "started") -> Remedy:
@@ -184,6 +189,7 @@ def test_an_engine_without_its_gpus_is_restarted() -> None:
     [
         pytest.param({"mode": "drain"}, [CONTAINER, instance()], id="not in mode drain"),
         pytest.param({"mode": "observe"}, [CONTAINER, instance()], id="not in mode observe"),
+        pytest.param({"after": 30}, [CONTAINER, instance()], id="not before gateways know it"),
         pytest.param({"connections": 1}, [CONTAINER, instance()], id="not while an answer flows"),
         pytest.param({}, [CONTAINER, instance(), TIMER], id="not a temporary release"),
         pytest.param({}, [instance(active="inactive")], id="not one that was stopped"),
@@ -232,10 +238,10 @@ def test_the_record_of_remedies(tmp_path: Path) -> None:
     path = tmp_path / "lib" / "remedies.json"
     assert read_remedies(path) == []
     record_remedy(remedy(50, "reset_gpu", "host"), path)
-    record_remedy(remedy(10, "reset_gpu", "host", "verified"), path)
+    record_remedy(remedy(10, "reset_gpu", "host", "applied"), path)
     record_remedy(remedy(5), path)
     assert [(one.action, one.result) for one in read_remedies(path)] == [
-        ("reset_gpu", "verified"),
+        ("reset_gpu", "applied"),
         ("restart_engine", "started"),
     ]
     for _ in range(remedies.KEPT):
@@ -243,6 +249,20 @@ def test_the_record_of_remedies(tmp_path: Path) -> None:
     assert len(read_remedies(path)) == remedies.KEPT
     path.write_text("[{]")
     assert read_remedies(path) == []
+    with pytest.raises(HistoryError, match="cannot be read"):
+        record_remedy(remedy(1), path)
+    assert path.read_text() == "[{]", "the limits are not forgotten"
+
+
+def test_a_result_keeps_the_time_of_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "remedies.json"
+    record_remedy(remedy(900, "reset_gpu", "host"), path)
+    record_remedy(remedy(800, "reset_gpu", "host", "applied"), path)
+    record_remedy(remedy(500), path)
+    record_remedy(remedy(10, "reset_gpu", "host", "verified"), path)
+    first, second = read_remedies(path)
+    assert (first.action, second.action, second.result) == ("restart_engine", "reset_gpu", "verified")
+    assert second.at == NOW - 800, "what happened since is not cured"
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -274,11 +294,10 @@ def test_metrics_of_a_host_with_a_lost_gpu() -> None:
         "units": [{"name": UNIT, "restarts": 3}],
         "instances": [{"name": "serve-0", "unit": UNIT, "healthy": True, "connections": 7}],
     }
-    signals = [
-        xid(),
-        {"signal": "gpu_missing", "gpu": GPU},
-        {"signal": "acceptance", "verdict": "pass", "valid": True, "at": 5},
-    ]
+    accepted = {"signal": "acceptance", "verdict": "pass", "valid": True, "at": 5}
+    driver = {"signal": "driver", "state": "ok", "gpus": 2}
+    again = xid(last=NOW - 90, action="Reset")
+    signals = [xid(), again, driver, accepted]
     text = metrics.render(status, signals, looks(signals).confirmed, {"serve-0": 'a "b"\\'}, NOW)
     samples = [line for line in text.splitlines() if not line.startswith("#")]
     assert f'fleet_health_check_status{{check="gpu_lost",subject="{GPU}",action="reboot"}} 2' in samples

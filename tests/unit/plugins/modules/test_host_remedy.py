@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
-from ansible_collections.trtllm.fleet.plugins.module_utils.health import remedies
+from ansible_collections.trtllm.fleet.plugins.module_utils.health import ladder, remedies
 from ansible_collections.trtllm.fleet.plugins.modules import host_remedy
 from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
@@ -45,6 +45,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     one = Host(tmp_path)
     monkeypatch.setattr(host_remedy, "run", one)
     monkeypatch.setattr(remedies, "HISTORY", one.record)
+    monkeypatch.setattr(host_remedy, "NET", tmp_path)
+    monkeypatch.setattr(ladder, "LOADED", tmp_path / "modules")
+    (tmp_path / "modules").write_text(MODULES)
     return one
 
 
@@ -53,6 +56,14 @@ def remedy(capsys: pytest.CaptureFixture[str], action: str, **options: Any) -> d
     return run_module(host_remedy, capsys, arguments)
 
 
+MODULES = """\
+nvidia_uvm 2076672 0 - Live 0x0
+nvidia_drm 135168 0 - Live 0x0
+nvidia_modeset 1613824 1 nvidia_drm, Live 0x0
+nvidia_peermem 16384 0 - Live 0x0
+nvidia 14381056 3 nvidia_uvm,nvidia_modeset,nvidia_peermem, Live 0x0
+ext4 983040 1 - Live 0x0
+"""
 AGAIN = [f"systemctl reset-failed {UNIT}", f"systemctl start --no-block {UNIT}"]
 OTHERS = [
     command
@@ -84,8 +95,11 @@ def test_reload_driver_starts_a_failed_fabric_manager(host: Host, capsys: pytest
     assert host.commands == [
         f"systemctl stop {UNIT}",
         "systemctl stop trtllm-health.service nvidia-persistenced.service nvidia-fabricmanager.service",
-        "modprobe --remove nvidia_uvm nvidia_drm nvidia_modeset nvidia",
-        "modprobe nvidia",
+        "modprobe --remove nvidia_uvm nvidia_drm nvidia_modeset nvidia_peermem nvidia",
+        *(
+            f"modprobe {module}"
+            for module in ("nvidia", "nvidia_peermem", "nvidia_modeset", "nvidia_drm", "nvidia_uvm")
+        ),
         *FABRIC,
         *OTHERS,
         *AGAIN,
@@ -98,6 +112,44 @@ def test_all_runs_again_after_a_failure(host: Host, capsys: pytest.CaptureFixtur
     assert outcome["failed"]
     assert "In use by another client" in outcome["msg"]
     assert host.commands[-len(OTHERS + AGAIN) :] == [*OTHERS, *AGAIN]
+    assert host.results == [("reset_gpu", "failed")]
+
+
+def test_a_failed_removal_loads_all_modules_again(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    host.failing = "modprobe --remove"
+    assert remedy(capsys, "reload_driver")["failed"]
+    assert "modprobe nvidia_uvm" in host.commands
+    assert host.commands[-2:] == AGAIN
+
+
+def test_no_remedy_while_requests_are_in_flight(host: Host, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "tcp").write_text("   0: 0100007F:1F40 0100007F:9C40 01 00000000\n")
+    outcome = remedy(capsys, "restart_engine", ports=[8000], drain_timeout=0)
+    assert outcome["failed"]
+    assert "Requests are in flight (1 at port 8000)" in outcome["msg"]
+    assert (host.commands, host.results) == ([], [])
+    remedy(capsys, "restart_engine", ports=[8001], drain_timeout=0)
+    assert host.results == [("restart_engine", "applied")]
+
+
+def test_limits_hold_for_each_run(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    remedy(capsys, "reboot")
+    remedy(capsys, "reboot", result="verified")
+    outcome = remedy(capsys, "reboot")
+    assert outcome["failed"]
+    assert "reboot was applied to host 1 times within 24 h" in outcome["msg"]
+
+
+def test_a_damaged_record_allows_no_remedy(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    host.record.write_text("[{]")
+    outcome = remedy(capsys, "restart_engine")
+    assert outcome["failed"]
+    assert "limits of remedies are not known" in outcome["msg"]
+    assert host.commands == []
+
+
+def test_a_reset_of_no_gpu_is_an_error(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    assert remedy(capsys, "reset_gpu", gpus=[])["failed"]
     assert host.results == [("reset_gpu", "failed")]
 
 

@@ -356,6 +356,7 @@ FAULTS: Mapping[str, Callable[[Fleet], None]] = {
     "memory_low": lambda fleet: fleet.host.write(
         "proc/meminfo", "MemTotal:       263600000 kB\nMemAvailable:     2000000 kB\n"
     ),
+    "task_blocked": kernel("INFO: task jbd2/sda1-8:412 blocked for more than 120 seconds."),
     "task_hung": kernel("INFO: task nv_queue:812 blocked for more than 120 seconds."),
     "clock_wrong": lambda fleet: setattr(fleet.host, "control_time", NOW + 3600),
     "clock_not_synchronized": lambda fleet: fleet.host.answers.update({"timedatectl show": CommandResult(0, "no\n")}),

@@ -72,7 +72,8 @@ def test_the_worst_of_several_faults_decides() -> None:
 
 def test_only_the_faulty_gpu_is_reset() -> None:
     assert plan(finding("gpu_memory_uncontained", gpu=GPUS[1]))["gpus"] == [GPUS[1]]
-    assert plan(finding("nvswitch_fatal"))["gpus"] == GPUS
+    both = plan(finding("gpu_memory_uncontained", gpu=GPUS[1]), finding("nvswitch_fatal", switch="0000:05:00.0"))
+    assert both["gpus"] == GPUS, "a switch needs a reset of all"
 
 
 def test_a_fault_for_a_person_is_left_to_one() -> None:
@@ -119,4 +120,7 @@ def test_a_host_that_is_no_gpu_host_is_left_out() -> None:
     ],
 )
 def test_the_breaker(sick: dict[str, str], hosts: int, reason: str) -> None:
-    assert breaker_reason({host: {"fault": fault} for host, fault in sick.items()}, hosts) == reason
+    plans = {host: {"fault": fault, "rungs": ["reboot"]} for host, fault in sick.items()}
+    assert breaker_reason(plans, hosts) == reason
+    waiting = {f"old{number}": {"fault": "gpu_row_remap_failed", "rungs": []} for number in range(9)}
+    assert breaker_reason({**plans, **waiting}, hosts) == reason, "those that wait for a person do not count"
