@@ -1,12 +1,14 @@
 """A scripted role host_health: answers with the content of a file, or with nothing while there is none.
 
 python3 scripted_health.py PORT FILE     (FILE has a line for each instance that is unfit: NAME REASON)
+Ends with its standard input.
 """
 
 from __future__ import annotations
 
 import socketserver
 import sys
+import threading
 from pathlib import Path
 
 
@@ -22,4 +24,7 @@ class Client(socketserver.StreamRequestHandler):
 
 if __name__ == "__main__":
     socketserver.ThreadingTCPServer.allow_reuse_address = True
-    socketserver.ThreadingTCPServer(("127.0.0.1", int(sys.argv[1])), Client).serve_forever()
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", int(sys.argv[1])), Client)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdin.read()

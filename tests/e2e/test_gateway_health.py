@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import Fleet
-from ansible_collections.trtllm.fleet.tests.e2e.test_gateway_progress import SETTINGS, Gateway, engine
+from ansible_collections.trtllm.fleet.tests.e2e.test_gateway_progress import FLEET, SETTINGS, Gateway, engine
 from tools.bench.gateway import running
 
-FLEET = Fleet("unfit-", gpus=0, gateways=2)
 HEALTH = Path(__file__).with_name("scripted_health.py")
 PORT = 8407
 ANSWERS = "/run/unfit"
