@@ -50,7 +50,7 @@ hosts:
       description: Whether it gets no new request.
       type: bool
     drained_by:
-      description: V(operator), V(rollout), or empty for an instance in service.
+      description: V(operator), V(rollout), V(repair), or empty for an instance in service.
       type: str
     up:
       description: Whether the gateway's checks of it pass.

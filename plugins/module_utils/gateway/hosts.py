@@ -20,8 +20,8 @@ NAME = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]*")
 NOT_A_NAME = "{!r} is not a name for HAProxy; it takes letters, digits and -_.:"
 
 # A rollout or a repair returns to service only what it drained itself.
-OPERATOR = "operator"
-DRAINERS = (OPERATOR, "rollout", "repair")
+OPERATOR, ROLLOUT = "operator", "rollout"
+DRAINERS = (OPERATOR, ROLLOUT, "repair")
 
 
 @dataclass(frozen=True)

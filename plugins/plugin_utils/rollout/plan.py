@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import OPERATOR
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import ROLLOUT
 
 
 class RolloutError(Exception):
@@ -185,9 +185,12 @@ def instances_ready(name: str, runs: Mapping[str, Any], instances: int, gateways
 
 
 def instances_withheld(name: str, gateways: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many instances of a host an operator drained, at the gateway with most."""
+    """Return how many instances of a host an operator or a repair drained, at the gateway with most."""
     return max(
-        (sum(one["drained_by"] == OPERATOR for one in gateway["hosts"].get(name, {}).values()) for gateway in gateways),
+        (
+            sum(one["drained_by"] not in ("", ROLLOUT) for one in gateway["hosts"].get(name, {}).values())
+            for gateway in gateways
+        ),
         default=0,
     )
 

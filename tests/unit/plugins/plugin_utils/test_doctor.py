@@ -417,6 +417,7 @@ FAULTS: Mapping[str, Callable[[Fleet], None]] = {
         lambda fleet: fleet.down("is DOWN L7STS 503 nothing answered yet"),
     ),
     "instance_drained": lambda fleet: fleet.instance.update(drained=True, drained_by="operator"),
+    "repair_drained": lambda fleet: fleet.instance.update(drained=True, drained_by="repair"),
     "rollout_drained": lambda fleet: fleet.instance.update(drained=True, drained_by="rollout"),
     "host_not_registered": unregistered,
     "certificate_expired": lambda fleet: gateway_head(fleet, "Nov  1 00:00:00 2026 GMT"),
