@@ -77,6 +77,7 @@ OWNED: Mapping[str, Callable[[Result], Names]] = {
     "trtllm.fleet.fleet_faults": _nothing,
     "trtllm.fleet.host_remedy": _nothing,
     "trtllm.fleet.host_signals": _nothing,
+    "trtllm.fleet.host_status": _nothing,
     "trtllm.fleet.host_release": _nothing,
     "trtllm.fleet.model_snapshot": _nothing,
     # They write to the control node, a gateway, or a temporary directory.
