@@ -60,6 +60,7 @@ SETTLED = 5.0
 NAME_TIMEOUT = 0.5
 NAME_LENGTH = 200
 CLIENTS = 32  # at a time
+REPEATED = 60.0  # seconds in which the same line starts no other look
 RESTART = 5.0  # seconds until journalctl is started again
 PING = 60.0  # seconds between two reports to systemd, whose WatchdogSec is longer
 
@@ -98,9 +99,13 @@ class KernelLog:
     def _add(self, line: Line) -> None:
         self._cursor = line.cursor or self._cursor
         signal = classify(line.text)
-        if signal is not None:
-            with self._lock:
-                self._lines.setdefault(tuple(signal.values()), deque(maxlen=LINES)).append(line)
+        if signal is None:
+            return
+        with self._lock:
+            kept = self._lines.setdefault(tuple(signal.values()), deque(maxlen=LINES))
+            repeated = kept and line.time - kept[-1].time < REPEATED
+            kept.append(line)
+        if not repeated:  # else the next look counts it, so that a flood does not cause a look per line
             self._changed.set()
 
     def _stream(self, timeout: float | None, *options: str) -> str:

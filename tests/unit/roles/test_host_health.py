@@ -17,6 +17,7 @@ import pytest
 
 from ansible_collections.trtllm.fleet.plugins.filter.fault_catalogue import fault_catalogue
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.kernel_log import Line
 from roles.host_health.files import host_health
 from roles.host_health.files.host_health import Commands, Health, KernelLog, Server
 
@@ -149,6 +150,17 @@ def test_many_lines_hide_no_fault(journal: Path) -> None:
     log.start()
     assert xids(log) == [13, 79]
     assert [one["count"] for one in log.signals(1_795_000_100) if one["signal"] == "xid"] == [1, host_health.LINES]
+
+
+def test_a_flood_of_one_line_starts_one_look() -> None:
+    changed = threading.Event()
+    log = KernelLog(changed)
+    for number in range(3):
+        log._add(Line(1000 + number, XID))
+        assert changed.is_set() is (number == 0)
+        changed.clear()
+    log._add(Line(2000, XID))
+    assert changed.is_set()
 
 
 def test_a_journalctl_that_rejects_the_pattern_is_used_without_it(journal: Path) -> None:
