@@ -103,7 +103,7 @@ class KernelLog:
             return
         with self._lock:
             kept = self._lines.setdefault(tuple(signal.values()), deque(maxlen=LINES))
-            repeated = kept and line.time - kept[-1].time < REPEATED
+            repeated = bool(kept) and line.time - kept[-1].time < REPEATED
             kept.append(line)
         if not repeated:  # else the next look counts it, so that a flood does not cause a look per line
             self._changed.set()
