@@ -78,7 +78,7 @@ def test_the_agent_check_of_any_haproxy(server: Server) -> None:
 
 
 def test_garbage_and_idle_clients_do_not_stop_it(server: Server) -> None:
-    idle = [socket.create_connection(server.socket.getsockname()) for _ in range(5)]
+    idle = [socket.create_connection(server.socket.getsockname()) for _number in range(5)]
     assert ask(server, b"\xff" * 500) == b""
     assert ask(server, b"gpu1.serve-0\n") == b"down #lost\n"
     for one in idle:

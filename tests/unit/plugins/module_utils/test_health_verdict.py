@@ -244,7 +244,7 @@ def test_the_record_of_remedies(tmp_path: Path) -> None:
         ("reset_gpu", "applied"),
         ("restart_engine", "started"),
     ]
-    for _ in range(remedies.KEPT):
+    for _number in range(remedies.KEPT):
         record_remedy(remedy(1), path)
     assert len(read_remedies(path)) == remedies.KEPT
     path.write_text("[{]")
