@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file
+from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 
 # Seconds. An engine that hangs is killed after the TimeoutStopSec of its unit.
 STOP_TIMEOUT = 900.0
@@ -89,12 +90,10 @@ def dependents(module: str, table: str) -> list[str]:
 
 def _active(units: Sequence[str], runner: Runner, loaded: bool = False) -> list[str]:
     """Return the units that run; with ``loaded``, those that are installed."""
-    found = []
-    for unit in units:
-        shown = output(
-            ("systemctl", "show", "--property=LoadState,ActiveState", "--", unit), COMMAND_TIMEOUT, runner, RemedyError
-        )
-        values = dict(line.partition("=")[::2] for line in shown.splitlines())
-        if values.get("LoadState") == "loaded" and (loaded or values.get("ActiveState") == "active"):
-            found.append(unit)
-    return found
+    command = ("systemctl", "show", "--property=LoadState,ActiveState", "--", *units)
+    shown = paragraphs(units, output(command, COMMAND_TIMEOUT, runner, RemedyError))
+    return [
+        unit
+        for unit in units
+        if shown.get(unit, {}).get("LoadState") == "loaded" and (loaded or shown[unit].get("ActiveState") == "active")
+    ]

@@ -67,16 +67,11 @@ class Platform:
         self._runner = runner
         self._clock = clock
 
-    def signals(self, places: Iterable[str], names: Sequence[str], control_time: float | None) -> list[Signal]:
-        """Return all signals.
-
-        ``places``: further directories whose file systems count. ``names``: host names that have to resolve.
-        ``control_time``: time on the control node just before, in seconds since 1970.
-        """
-        return self.frequent_signals(places) + self.rare_signals(control_time) + self.names(names)
-
     def frequent_signals(self, places: Iterable[str]) -> list[Signal]:
-        """Return the signals that may change at any time, and cost one command."""
+        """Return the signals that may change at any time, and cost one command.
+
+        ``places``: further directories whose file systems count.
+        """
         return self._probed(
             {
                 "disks": lambda: self.disks(places),
@@ -87,7 +82,10 @@ class Platform:
         )
 
     def rare_signals(self, control_time: float | None) -> list[Signal]:
-        """Return the signals that change slowly."""
+        """Return the signals that change slowly.
+
+        ``control_time``: time on the control node just before, in seconds since 1970.
+        """
         return self._probed(
             {
                 "clock": lambda: self.clock(control_time),

@@ -27,9 +27,13 @@ class Host:
 
     def __call__(self, argv: Sequence[str], timeout: float) -> CommandResult:
         if argv[1] == "show":
-            unit = argv[-1]
-            load, active = ("loaded" if unit in INSTALLED else "not-found"), "active" if unit in ACTIVE else "failed"
-            return CommandResult(0, f"LoadState={load}\nActiveState={active}\n")
+            units = argv[argv.index("--") + 1 :]
+            states = [(unit in INSTALLED, unit in ACTIVE) for unit in units]
+            shown = [
+                f"LoadState={'loaded' if load else 'not-found'}\nActiveState={'active' if active else 'failed'}\n"
+                for load, active in states
+            ]
+            return CommandResult(0, "\n".join(shown))
         self.commands.append(" ".join(argv))
         if self.failing and self.failing in self.commands[-1]:
             return CommandResult(255, f"GPU {GPU}: In use by another client\n")
