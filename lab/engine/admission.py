@@ -23,9 +23,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from lab.engine.metrics import OPENMETRICS, TEXT, Answer, Collector, Reader
 
 CHUNK = 65536  # bytes
+LAST_CHUNK = b"\r\n0\r\n\r\n"
 # The lab's nvidia-smi reads a file here for each busy GPU; the container shares the directory with its host.
 ACTIVITY = Path("/dev/shm/nvidia-lab")
 # Names of the output limit by path; TensorRT-LLM takes both for a chat (openai_protocol.py).
@@ -60,15 +63,26 @@ class Settings:
     too_long: str
     invalid_request: str
     iteration_statistics: bool
-    prometheus: str | None  # prefix of the metric names; null: no such metrics
+    metrics: Mapping[str, Any] | None  # arguments of metrics.Collector; null: no /prometheus/metrics
+
+
+class Prepared(NamedTuple):
+    """Request for the server that generates; numbers are of tokens."""
+
+    content: bytes
+    prompt: int
+    reserved: int
+    answer: int
+    streamed: bool
 
 
 class Rejected(Exception):
-    """Request with a 400 response; ``body`` is its content."""
+    """Request with a 400 response; ``body`` is its content. ``invalid``: it has not the form of a request."""
 
-    def __init__(self, body: Mapping[str, Any]) -> None:
+    def __init__(self, body: Mapping[str, Any], invalid: bool = False) -> None:
         super().__init__(json.dumps(body))
         self.body = body
+        self.invalid = invalid
 
 
 @dataclass
@@ -157,9 +171,12 @@ class Proxy:
         self.reported = 0
         self.moves = asyncio.Event()
         self.moves.set()
+        self.metrics = Collector(**settings.metrics) if settings.metrics is not None else None
+        reads = self.metrics and self.metrics.release.iterations and settings.iteration_statistics
+        self.reader = Reader(self.metrics, self.state()) if self.metrics and reads else None
 
-    def prepare(self, path: str, content: bytes) -> tuple[bytes, int]:
-        """Return the request for the mocker, and the tokens that it reserves.
+    def prepare(self, path: str, content: bytes) -> Prepared:
+        """Return the request for the server that generates.
 
         Raises:
             Rejected: TensorRT-LLM would reject the request.
@@ -173,7 +190,7 @@ class Proxy:
         if not isinstance(body, dict) or not body.get("model"):
             where = ("body",) if not isinstance(body, dict) else ("body", "model")
             said = f"1 validation error:\n  {{'type': 'missing', 'loc': {where}, 'msg': '{problem}'}}"
-            raise Rejected({"error": said} if settings.invalid_request == "text" else error(said))
+            raise Rejected({"error": said} if settings.invalid_request == "text" else error(said), invalid=True)
         kind = "internal_error" if settings.harmony and path == "/v1/chat/completions" else "BadRequestError"
         prompt = prompt_tokens(body, self.count)
         if settings.max_num_tokens and prompt > settings.max_num_tokens:
@@ -197,38 +214,82 @@ class Proxy:
         body["model"] = settings.model
         for name in names:
             body.pop(name, None)
-        body[names[-1]] = min(reserved, settings.answer_tokens) if asked is None else reserved
-        return json.dumps(body).encode(), prompt + reserved
+        answer = body[names[-1]] = min(reserved, settings.answer_tokens) if asked is None else reserved
+        return Prepared(json.dumps(body).encode(), prompt, prompt + reserved, answer, bool(body.get("stream")))
 
     async def complete(self, path: str, head: bytes, content: bytes, writer: asyncio.StreamWriter) -> None:
         """Forward a completion after its admission."""
+        arrival = time.monotonic()
         try:
-            body, tokens = self.prepare(path, content)
+            request = self.prepare(path, content)
         except Rejected as rejected:
+            if self.metrics and rejected.invalid:
+                self.metrics.reject()
             reply(writer, rejected.body, "400 Bad Request")
             return
-        blocks = -(-tokens // self.settings.tokens_per_block)
+        blocks = -(-request.reserved // self.settings.tokens_per_block)
         rank = await self.scheduler.reserve(blocks)
-        self.running += 1
+        scheduled, first, counts = time.monotonic(), None, False
         try:
-            self.finished += await self.relay(head, body, writer)
+            self.running += 1
+            if self.reader and self.running == 1 and self.reader.is_tired():
+                self.reader.sleep(await self.tokens())
+            first = await self.relay(head, request.content, writer)
+            if first is not None:
+                self.finished += 1
+                counts = self.record(path, request, arrival, scheduled, first)
         finally:
-            self.running -= 1
             self.scheduler.release(rank, blocks)
+            if self.reader:
+                self.reader.stop()
+                if counts:
+                    # Statistics have the requests at the start of an iteration, so those of the last one have this.
+                    self.reader.wake(self.state())
+            self.running -= 1
 
-    async def relay(self, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Send a request to the frontend and stream its response to the client; return True for a 200."""
-        answered = None
+    def record(self, path: str, request: Prepared, arrival: float, scheduled: float, first: float) -> bool:
+        """Record a complete response in the metrics; return True if the release counts such a one."""
+        if not self.metrics:
+            return False
+        last = time.monotonic()
+        if not request.streamed:
+            # The first token is not seen: take all to have needed the same time.
+            first = scheduled + (last - scheduled) / max(request.answer, 1)
+        answer = Answer(
+            path=path,
+            harmony=self.settings.harmony,
+            streamed=request.streamed,
+            arrival=arrival,
+            scheduled=scheduled,
+            first_token=first,
+            last_token=last,
+            prompt_tokens=request.prompt,
+            output_tokens=request.answer,
+        )
+        return self.metrics.finish(answer)
+
+    async def relay(self, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> float | None:
+        """Send a request to the frontend and stream its response to the client.
+
+        Return the time of the first byte of its body; None for a response other than 200.
+        """
         await self.moves.wait()
         reader, upstream = await asyncio.open_connection("127.0.0.1", self.settings.frontend)
+        received, tail, first = b"", b"", None
         try:
             upstream.write(head + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
             while part := await reader.read(CHUNK):
                 await self.moves.wait()
-                answered = part.startswith(b"HTTP/1.1 200") if answered is None else answered
+                if first is None:
+                    received += part
+                    first = time.monotonic() if received.partition(b"\r\n\r\n")[2] else None
                 writer.write(part)
+                # The client may close the connection before the frontend does.
+                tail = (tail + part)[-len(LAST_CHUNK) :]
+                if tail == LAST_CHUNK:
+                    break
                 await writer.drain()
-            return bool(answered)
+            return first if received.startswith(b"HTTP/1.1 200") else None
         finally:
             upstream.close()
 
@@ -240,36 +301,43 @@ class Proxy:
                 self.iteration = int(sum(float(count) for count in TOKENS.findall(text))) + self.finished
         return self.iteration
 
+    def state(self) -> dict[str, Any]:
+        """Return the statistics of the present iteration, with the names of /metrics."""
+        total = self.settings.blocks * self.settings.ranks
+        free = sum(self.scheduler.free)
+        return {
+            "numActiveRequests": self.running,
+            "numQueuedRequests": len(self.scheduler.waiting),
+            "maxNumActiveRequests": self.settings.slots,
+            "kvCacheStats": {
+                "maxNumBlocks": total,
+                "freeNumBlocks": free,
+                "usedNumBlocks": total - free,
+                "tokensPerBlock": self.settings.tokens_per_block,
+            },
+        }
+
     async def statistics(self) -> list[dict[str, Any]]:
         """Return /metrics of TensorRT-LLM for the iterations since the last read.
 
         Upstream has an entry for each iteration. Here one entry stands for all.
         """
-        if not self.settings.iteration_statistics or await self.tokens() == self.reported:
+        if not self.settings.iteration_statistics:
             return []
-        self.reported = self.iteration
-        total = self.settings.blocks * self.settings.ranks
-        free = sum(self.scheduler.free)
-        return [
-            {
-                "timestamp": time.strftime("%m-%d-%Y %H:%M:%S", time.gmtime()),
-                "iter": self.iteration,
-                "numActiveRequests": self.running,
-                "numQueuedRequests": len(self.scheduler.waiting),
-                "maxNumActiveRequests": self.settings.slots,
-                "kvCacheStats": {
-                    "maxNumBlocks": total,
-                    "freeNumBlocks": free,
-                    "usedNumBlocks": total - free,
-                    "tokensPerBlock": self.settings.tokens_per_block,
-                },
-            }
-        ]
+        latest = await self.tokens()
+        if self.reader:
+            self.reported, latest = self.reader.share(self.reported, latest)
+        if latest == self.reported:
+            return []
+        self.reported = latest
+        return [{"timestamp": time.strftime("%m-%d-%Y %H:%M:%S", time.gmtime()), "iter": latest, **self.state()}]
 
-    def prometheus(self) -> str:
-        """Return the counter of responses in the format of /prometheus/metrics."""
-        name = f"{self.settings.prometheus}request_success_total"
-        return f'# TYPE {name} counter\n{name}{{finished_reason="length"}} {self.finished}\n'
+    async def prometheus(self, metrics: Collector, openmetrics: bool) -> str:
+        """Return /prometheus/metrics; the gauges follow the iterations while the reader is awake."""
+        before = self.iteration
+        if self.reader and self.reader.awake and self.running and await self.tokens() != before:
+            metrics.iterate(self.state())
+        return metrics.write(openmetrics)
 
     async def answer(self, path: str, head: bytes, content: bytes, writer: asyncio.StreamWriter) -> None:
         """Handle one request."""
@@ -277,8 +345,11 @@ class Proxy:
             await self.complete(path, head, content, writer)
         elif path == "/metrics":
             reply(writer, await self.statistics())
-        elif path == "/prometheus/metrics" and self.settings.prometheus is not None:
-            reply(writer, self.prometheus())
+        elif path.startswith("/prometheus/metrics") and self.metrics:
+            accepted = b"\n".join(line for line in head.lower().split(b"\r\n") if line.startswith(b"accept:"))
+            openmetrics = b"application/openmetrics-text" in accepted
+            text = await self.prometheus(self.metrics, openmetrics)
+            reply(writer, text, kind=OPENMETRICS if openmetrics else TEXT)
         elif path == "/v1/models":
             card = {"id": self.settings.model, "object": "model", "created": int(time.time())}
             reply(writer, {"object": "list", "data": [{**card, "owned_by": "tensorrt_llm"}]})
@@ -327,9 +398,8 @@ class Proxy:
             await asyncio.sleep(interval)
 
 
-def reply(writer: asyncio.StreamWriter, body: Any, status: str = "200 OK") -> None:
-    """Send a complete response: JSON, or unchanged text."""
-    kind = "text/plain; version=0.0.4" if isinstance(body, str) else "application/json"
+def reply(writer: asyncio.StreamWriter, body: Any, status: str = "200 OK", kind: str = "application/json") -> None:
+    """Send a complete response: text unchanged, all else as JSON."""
     content = (body if isinstance(body, str) else json.dumps(body)).encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
     writer.write(head.encode() + content)

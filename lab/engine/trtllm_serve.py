@@ -57,7 +57,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.rules import 
     DEFAULT_MAX_BATCH_SIZE,
     DEFAULT_MAX_NUM_TOKENS,
 )
-from lab.engine import options
+from lab.engine import metrics, options
 
 HERE = Path(__file__).resolve().parent
 VERSION = os.environ.get("TRT_LLM_VERSION", "")
@@ -295,6 +295,33 @@ def capacity(args: Mapping[str, Any], config: Mapping[str, Any], row: options.Ro
     return {"blocks": blocks, "tokens_per_block": block, "ranks": split.attention_ranks, "max_seq_len": longest}
 
 
+def collector(row: options.Row, model: str, name: str, args: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments of metrics.Collector; None if these options or the release have no metrics.
+
+    Raises:
+        ValueError: The bounds of a histogram are wrong.
+    """
+    if not args.get("return_perf_metrics") or "prometheus" not in row:
+        return None
+    split = {each: args.get(each) or 1 for each in ("tensor_parallel_size", "pipeline_parallel_size")}
+    split["context_parallel_size"] = args.get("context_parallel_size") or 1
+    experts = args.get("moe_expert_parallel_size") or 0
+    return {
+        "release": row["name"],
+        "prefix": row["prometheus"],
+        "model": name,
+        "buckets": metrics.histogram_buckets(args.get("prometheus_metrics_config") or {}),
+        "information": {
+            "model_config_info": {"model": model, "served_model_name": name, "dtype": str(args.get("dtype") or "auto")},
+            "parallel_config_info": {
+                **{each: str(size) for each, size in split.items()},
+                "gpu_count": str(math.prod(split.values())),
+                **({"expert_parallel_size": str(experts)} if experts > 0 else {}),
+            },
+        },
+    }
+
+
 def speedup(args: Mapping[str, Any]) -> float:
     """Return the speed as a multiple of the mocker's model of a GPU for these options."""
     factors = json.loads(os.environ.get("LAB_ENGINE_FACTORS", "{}"))
@@ -424,7 +451,10 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
     asked = fault()
     held = capacity(args, config, row, gpu_memory_mib())
     held["slots"] = args.get("max_batch_size") or DEFAULT_MAX_BATCH_SIZE
-    harmony = RAW_HARMONY if config["model_type"] == "gpt_oss" and not row["harmony"] else ""
+    is_harmony = config["model_type"] == "gpt_oss"
+    parsed = row["harmony"] and is_harmony and os.environ.get("DISABLE_HARMONY_ADAPTER") != "1"
+    harmony = RAW_HARMONY if is_harmony and not row["harmony"] else ""
+    measured = collector(row, model, name, args)
     if asked == "health_only" or (row["harmony"] and not vocabulary_is_good(config)):
         body = json.dumps(
             {"object": "error", "message": VOCABULARY_ERROR, "type": "internal_error", "param": None, "code": 400}
@@ -446,11 +476,11 @@ def serve(row: options.Row, model: str, **flags: Any) -> None:
             if args.get("enable_chunked_prefill")
             else args.get("max_num_tokens") or DEFAULT_MAX_NUM_TOKENS,
             "answer_tokens": int(os.environ.get("LAB_ENGINE_ANSWER_TOKENS", "256")),
-            "harmony": row["harmony"],
+            "harmony": parsed,
             "too_long": row["too_long"],
             "invalid_request": row["invalid_request"],
             "iteration_statistics": bool(args.get("enable_iter_perf_stats")),
-            "prometheus": row.get("prometheus") if args.get("return_perf_metrics") else None,
+            "metrics": measured,
         }
 
         def listen_now() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
-from lab.engine import admission, trtllm_serve
+from lab.engine import admission, metrics, trtllm_serve
 
 RELEASES = load_tables().releases
 FACTS = [model["facts"] for model in load_tables().models.values()]
@@ -34,13 +34,13 @@ SETTINGS = admission.Settings(
     too_long="{prompt} of {limit}",
     invalid_request="object",
     iteration_statistics=True,
-    prometheus="trtllm_",
+    metrics=None,
 )
 
 
 def of_release(name: str, **changes: Any) -> admission.Settings:
     row = RELEASES[name]
-    told: dict[str, Any] = {key: row.get(key) for key in ("harmony", "too_long", "invalid_request", "prometheus")}
+    told: dict[str, Any] = {key: row[key] for key in ("harmony", "too_long", "invalid_request")}
     return dataclasses.replace(SETTINGS, **told, **changes)
 
 
@@ -71,7 +71,7 @@ def test_long_prompt_without_chunked_prefill_is_rejected(name: str, path: str) -
     )
     harmony = RELEASES[name]["harmony"] and path == CHAT
     assert (refused["code"], refused["type"]) == (400, "internal_error" if harmony else "BadRequestError")
-    assert proxy(of_release(name, max_num_tokens=None)).prepare(path, json.dumps(body).encode())[1] == 131072
+    assert proxy(of_release(name, max_num_tokens=None)).prepare(path, json.dumps(body).encode()).reserved == 131072
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_request_without_a_model_is_rejected(name: str) -> None:
 
 @pytest.mark.parametrize("name", RELEASES)
 def test_any_model_id_is_accepted(name: str) -> None:
-    content, _tokens = proxy(of_release(name)).prepare(CHAT, json.dumps(chat()).encode())
-    assert json.loads(content)["model"] == "gpt-oss-120b"
+    prepared = proxy(of_release(name)).prepare(CHAT, json.dumps(chat()).encode())
+    assert json.loads(prepared.content)["model"] == "gpt-oss-120b"
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]"])
@@ -122,8 +122,9 @@ def test_malformed_request_is_rejected(content: bytes) -> None:
     ],
 )
 def test_request_reserves_its_prompt_and_its_limit(given: dict[str, Any], reserved: int, written: int) -> None:
-    content, tokens = proxy().prepare(CHAT, json.dumps(chat(10, **given)).encode())
-    assert (tokens, json.loads(content)["max_tokens"]) == (reserved, written)
+    prepared = proxy().prepare(CHAT, json.dumps(chat(10, **given)).encode())
+    assert (prepared.reserved, json.loads(prepared.content)["max_tokens"]) == (reserved, written)
+    assert (prepared.prompt, prepared.answer, prepared.streamed) == (10, written, False)
 
 
 @pytest.mark.parametrize(
@@ -233,13 +234,14 @@ def test_model_that_does_not_fit_fails(models: None, capsys: pytest.CaptureFixtu
 
 
 class Engine:
-    """Proxy in front of a scripted frontend that sends a token on each step of the test."""
+    """Proxy in front of a scripted frontend that sends a token on each step of the test, or at once."""
 
     def __init__(self, **changes: Any) -> None:
         self.changes = changes
         self.token = asyncio.Semaphore(0)
         self.tokens = 0
         self.bodies: list[Any] = []
+        self.status = "200 OK"
 
     async def frontend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -248,10 +250,13 @@ class Engine:
             writer.write(f"HTTP/1.1 200 OK\r\n\r\n{sample}".encode())
         else:
             length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-            self.bodies.append(json.loads(await reader.readexactly(length)))
-            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-            for _round in range(self.bodies[-1]["max_tokens"]):
-                await self.token.acquire()
+            body = json.loads(await reader.readexactly(length))
+            self.bodies.append(body)
+            writer.write(f"HTTP/1.1 {self.status}\r\n\r\n".encode())
+            await writer.drain()
+            for _round in range(body["max_tokens"]):
+                if "at_once" not in body:
+                    await self.token.acquire()
                 self.tokens += 1
                 writer.write(b"token ")
                 await writer.drain()
@@ -372,21 +377,256 @@ def test_hung_engine_keeps_connections_and_sends_nothing() -> None:
     lived(scenario)
 
 
-def test_metric_names_match_the_release() -> None:
+def test_other_paths() -> None:
     async def scenario(engine: Engine) -> None:
-        engine.write(1)
-        reader, _open = await engine.send(COMPLETIONS, {"model": "m", "prompt": "a", "max_tokens": 1})
-        await reader.read()
-        assert 'trtllm_request_success_total{finished_reason="length"} 1' in await engine.get("/prometheus/metrics")
         assert "Not Found" in await engine.get("/v1/embeddings")
         assert json.loads(await engine.get("/v1/models"))["data"][0]["id"] == "gpt-oss-120b"
+        assert "404 Not Found" in (await admission.fetch(engine.port, "/prometheus/metrics")).decode()
 
     lived(scenario)
 
-    async def none(engine: Engine) -> None:
-        assert "Not Found" in await engine.get("/prometheus/metrics")
 
-    lived(none, prometheus=None)
+# --- metrics for Prometheus -------------------------------------------------------------------------------------------
+
+
+def measured(name: str, **changes: Any) -> dict[str, Any]:
+    """Return the settings of a release that has metrics; its model has no harmony format."""
+    given = trtllm_serve.collector(RELEASES[name], "/models/m", "m", {"return_perf_metrics": True})
+    return {"metrics": given, "harmony": False, **changes}
+
+
+async def value(engine: Engine, name: str) -> float | None:
+    """Return the value of a metric's first sample without its labels; None if it has none."""
+    lines = (await engine.get("/prometheus/metrics")).splitlines()
+    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{")), None)
+
+
+def streamed(tokens: int, **given: Any) -> dict[str, Any]:
+    return chat(max_tokens=tokens, stream=True, **given)
+
+
+def test_streamed_response_is_measured() -> None:
+    async def scenario(engine: Engine) -> None:
+        reader, _open = await engine.send(CHAT, streamed(3))
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.2)
+        engine.write(1)
+        await reader.readuntil(b"token ")
+        await asyncio.sleep(0.4)
+        engine.write(2)
+        await reader.read()
+        assert await value(engine, "trtllm_request_success_total") == 1
+        first, latency, each, decode = [
+            await value(engine, f"trtllm_{name}_seconds_sum") or 0
+            for name in ("time_to_first_token", "e2e_request_latency", "time_per_output_token", "request_decode_time")
+        ]
+        assert 0.2 <= first < 0.4 <= decode < latency
+        assert decode == pytest.approx(2 * each)
+        assert latency == pytest.approx(first + decode)
+        assert await value(engine, "trtllm_generation_tokens_total") == 3
+
+    lived(scenario, **measured("1.3"))
+
+
+def test_first_token_of_a_response_that_is_not_streamed_is_estimated() -> None:
+    async def scenario(engine: Engine) -> None:
+        reader, _open = await engine.send(CHAT, chat(max_tokens=4))
+        await asyncio.sleep(0.4)
+        engine.write(4)
+        await reader.read()
+        latency = await value(engine, "e2e_request_latency_seconds_sum")
+        queued = await value(engine, "request_queue_time_seconds_sum")
+        assert latency is not None
+        assert queued is not None
+        assert await value(engine, "time_to_first_token_seconds_sum") == pytest.approx(queued + (latency - queued) / 4)
+
+    lived(scenario, **measured("1.1"))
+
+
+def test_queue_time_is_the_wait_for_a_slot() -> None:
+    async def scenario(engine: Engine) -> None:
+        first, _open = await engine.send(COMPLETIONS, {"model": "m", "prompt": "a", "max_tokens": 1, "stream": True})
+        await until(lambda: engine.proxy.running == 1)
+        second, _open2 = await engine.send(COMPLETIONS, {"model": "m", "prompt": "a", "max_tokens": 1, "stream": True})
+        await until(lambda: len(engine.proxy.scheduler.waiting) == 1)
+        await asyncio.sleep(0.35)
+        engine.write(2)
+        await asyncio.gather(first.read(), second.read())
+        buckets = [
+            line.rpartition(" ")[2]
+            for line in (await engine.get("/prometheus/metrics")).splitlines()
+            if line.startswith("request_queue_time_seconds_bucket")
+        ]
+        assert buckets[0] == "1.0", "only the first waited less than 0.3 s"
+        assert buckets[-1] == "2.0"
+        assert 0.35 <= (await value(engine, "request_queue_time_seconds_sum") or 0) < 5
+        assert (await value(engine, "time_to_first_token_seconds_sum") or 0) >= 2 * 0.35, "it includes the queue"
+
+    lived(scenario, slots=1, **measured("1.2"))
+
+
+def test_failed_request_is_not_counted() -> None:
+    async def scenario(engine: Engine) -> None:
+        engine.status = "500 Internal Server Error"
+        engine.write(1)
+        reader, _open = await engine.send(CHAT, streamed(1))
+        assert (await reader.read()).startswith(b"HTTP/1.1 500")
+        too_long, _open2 = await engine.send(CHAT, chat(120000))
+        assert b"400 Bad Request" in await too_long.read()
+        assert await value(engine, "trtllm_request_success_total") is None
+        assert await value(engine, "trtllm_request_error_total") is None, "its validation did not reject them"
+        invalid, _open3 = await engine.send(CHAT, {"messages": []})
+        assert b"400 Bad Request" in await invalid.read()
+        assert await value(engine, "trtllm_request_error_total") == 1
+
+    lived(scenario, **measured("1.4"))
+
+
+def test_client_that_disconnects_is_not_counted() -> None:
+    async def scenario(engine: Engine) -> None:
+        reader, writer = await engine.send(CHAT, streamed(5))
+        engine.write(1)
+        await reader.readuntil(b"token ")
+        writer.close()
+        await until(lambda: engine.proxy.running == 0)
+        assert await engine.get("/prometheus/metrics") == ""
+
+    lived(scenario, **measured("1.1"))
+
+
+def test_client_that_disconnects_after_the_last_chunk_is_counted() -> None:
+    """Clients close the connection at the end of a response, some before the frontend does."""
+
+    async def frontend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\ntoken\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.write(b"0\r\n\r\n")
+        await asyncio.sleep(20)
+
+    async def scenario(engine: Engine) -> None:
+        server = await asyncio.start_server(frontend, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        engine.proxy.settings = dataclasses.replace(engine.proxy.settings, frontend=port)
+        reader, writer = await engine.send(CHAT, streamed(1))
+        await reader.readuntil(b"\r\n0\r\n\r\n")
+        writer.close()
+        await until(lambda: engine.proxy.running == 0)
+        assert await value(engine, "request_success_total") == 1
+        server.close()
+
+    lived(scenario, **measured("1.1"))
+
+
+def test_streamed_chat_of_a_harmony_model_is_not_counted() -> None:
+    async def scenario(engine: Engine) -> None:
+        engine.write(2)
+        for body in (streamed(1), chat(max_tokens=1)):
+            reader, _open = await engine.send(CHAT, body)
+            await reader.read()
+        assert await value(engine, "trtllm_request_success_total") == 1
+
+    lived(scenario, **{**measured("1.3"), "harmony": True})
+
+
+def test_path_may_go_on_and_the_client_chooses_the_format() -> None:
+    async def scenario(engine: Engine) -> None:
+        async def response(path: str, headers: bytes = b"") -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", engine.port)
+            writer.write(b"GET %s HTTP/1.1\r\n%s\r\n" % (path.encode(), headers))
+            return await reader.read()
+
+        for path in ("/prometheus/metrics", "/prometheus/metrics/", "/prometheus/metrics2"):
+            assert (await response(path)).startswith(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+            )
+        answered = await response("/prometheus/metrics", b"Accept: application/openmetrics-text;version=1.0.0,*/*\r\n")
+        assert b"Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n" in answered
+        assert answered.endswith(b"# EOF\n")
+
+    lived(scenario, **measured("1.3"))
+
+
+RUNNING, QUEUED = "trtllm_num_requests_running", "trtllm_num_requests_waiting"
+
+
+async def complete(engine: Engine) -> None:
+    reader, _open = await engine.send(CHAT, chat(max_tokens=1, at_once=True))
+    await reader.read()
+
+
+def test_gauges_wait_for_a_request_that_counts() -> None:
+    async def scenario(engine: Engine) -> None:
+        reader, _open = await engine.send(CHAT, streamed(9))
+        engine.write(1)
+        await reader.readuntil(b"token ")
+        assert await value(engine, RUNNING) is None
+        await complete(engine)
+        assert await value(engine, RUNNING) == 1, "that of the iterations since"
+        engine.write(8)
+        await reader.read()
+        assert await value(engine, RUNNING) == 1, "that of the last iteration stays"
+
+    lived(scenario, **measured("1.3"))
+
+
+def test_gauges_follow_iterations_until_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "PAUSE", 0.1)
+
+    async def scenario(engine: Engine) -> None:
+        assert (await value(engine, RUNNING), await value(engine, QUEUED)) == (0, 0)
+        await complete(engine)
+        assert await value(engine, RUNNING) == 1
+        await asyncio.sleep(0.2)
+        reader, _open = await engine.send(CHAT, streamed(9))
+        waiting, _open2 = await engine.send(CHAT, streamed(1))
+        engine.write(2)
+        await until(lambda: len(engine.proxy.scheduler.waiting) == 1 and engine.tokens == 3)
+        assert await value(engine, QUEUED) == 0, "the reader sleeps"
+        engine.write(8)
+        await asyncio.gather(reader.read(), waiting.read())
+        reader, _open3 = await engine.send(CHAT, streamed(2))
+        waiting, _open4 = await engine.send(CHAT, streamed(1))
+        engine.write(1)
+        await until(lambda: len(engine.proxy.scheduler.waiting) == 1 and engine.tokens == 12)
+        assert await value(engine, QUEUED) == 1
+
+    lived(scenario, slots=1, **measured("1.4"))
+
+
+@pytest.mark.parametrize(("name", "listed"), [("1.2", True), ("1.3", True), ("1.4", False)])
+def test_metrics_hide_iterations_of_a_long_response(monkeypatch: pytest.MonkeyPatch, name: str, listed: bool) -> None:
+    """From 1.4 on /metrics has only what the gauges have had: nothing until a request that counts has ended."""
+    monkeypatch.setattr(metrics, "PAUSE", 0.1)
+
+    async def scenario(engine: Engine) -> None:
+        await complete(engine)
+        await engine.get("/metrics")
+        await asyncio.sleep(0.2)
+        reader, _open = await engine.send(CHAT, streamed(9))
+        engine.write(8)
+        await until(lambda: engine.tokens == 9)
+        assert bool(json.loads(await engine.get("/metrics"))) == listed
+        engine.write(1)
+        await reader.read()
+        if name == "1.4":
+            assert [each["iter"] for each in json.loads(await engine.get("/metrics"))] == [12]
+
+    lived(scenario, **measured(name))
+
+
+def test_reader_takes_iterations_from_metrics() -> None:
+    async def scenario(engine: Engine) -> None:
+        reader, _open = await engine.send(CHAT, streamed(9))
+        await complete(engine)
+        engine.write(5)
+        await until(lambda: engine.tokens == 6)
+        assert json.loads(await engine.get("/metrics")) == []
+        engine.write(4)
+        await reader.read()
+
+    lived(scenario, **measured("1.3"))
 
 
 def test_gpus_are_busy_while_tokens_are_written(tmp_path: Path) -> None:
