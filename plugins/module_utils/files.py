@@ -91,8 +91,11 @@ def put_directory(path: Path, mode: int, dry: bool = False) -> list[Change]:
     return [Change(str(path), before, wanted)]
 
 
-def put_file(path: Path, content: bytes, mode: int, dry: bool = False) -> list[Change]:
-    """Write a file of root, or set its mode and owner. Return the change; ``dry`` makes none. Raises OSError."""
+def put_file(path: Path, content: bytes, mode: int, dry: bool = False, group: int = 0) -> list[Change]:
+    """Write a file of root, or set its mode and owner. Return the change; ``dry`` makes none. Raises OSError.
+
+    ``group``: id of its group.
+    """
     try:
         old = path.lstat()
         if stat.S_ISDIR(old.st_mode):
@@ -103,12 +106,12 @@ def put_file(path: Path, content: bytes, mode: int, dry: bool = False) -> list[C
     if text != content:
         change = Change(str(path), (text or b"").decode(errors="replace"), content.decode(errors="replace"))
     else:
-        change = Change(str(path), _access(old), _access_text(mode, 0, 0))
+        change = Change(str(path), _access(old), _access_text(mode, 0, group))
         if change.before == change.after:
             return []
     if not dry:
         write_file(path, content, mode)
-        os.chown(path, 0, 0)  # a directory may give its group to new files
+        os.chown(path, 0, group)  # a directory may give its group to new files
     return [change]
 
 

@@ -10,7 +10,8 @@ module: host_files
 short_description: Write small files and their directories in one execution
 version_added: 0.1.0
 description:
-  - Writes files with their mode and owner root, and directories with their mode; an existing directory keeps its owner.
+  - Writes files of root with their mode and group, and directories with their mode; an existing directory keeps its
+    owner.
   - M(ansible.builtin.copy) needs two executions for each file, and M(ansible.builtin.file) one for each directory.
   - Each file is replaced atomically. A link in its place is replaced by the file. A missing directory of a file is
     created.
@@ -70,6 +71,10 @@ options:
         description: Mode of the file, four octal digits.
         type: str
         default: "0644"
+      group:
+        description: Group of the file.
+        type: str
+        default: root
       sensitive:
         description: Show no diff.
         type: bool
@@ -111,6 +116,7 @@ created:
 """
 
 import base64
+import grp
 import os
 import re
 from pathlib import Path
@@ -137,6 +143,7 @@ OPTIONS = dict(
             content=dict(type="str", default="", no_log=True),
             program=dict(type="str"),
             mode=dict(type="str", default="0644"),
+            group=dict(type="str", default="root"),
             sensitive=dict(type="bool", default=False),
         ),
     ),
@@ -149,7 +156,19 @@ def problem(item: dict[str, Any]) -> str:
         return f"path is {item['path']}; a path of host_files starts with /."
     if not re.fullmatch("[0-7]{4}", item["mode"]):
         return f"mode of {item['path']} is {item['mode']}; a mode has four octal digits, such as 0644."
+    if group_id(item) is None:
+        return (
+            f"group of {item['path']} is {item['group']}, which the host does not have. Add the group, or set another."
+        )
     return ""
+
+
+def group_id(item: dict[str, Any]) -> int | None:
+    """Return the id of the group of a file, 0 of a directory; None if the host does not have the group."""
+    try:
+        return grp.getgrnam(item.get("group", "root")).gr_gid
+    except KeyError:
+        return None
 
 
 def main() -> None:
@@ -166,7 +185,8 @@ def main() -> None:
         new = not os.path.lexists(path)
         try:
             if "content" in item:
-                changes = put_file(path, base64.b64decode(item["content"]), mode, dry=module.check_mode)
+                content = base64.b64decode(item["content"])
+                changes = put_file(path, content, mode, dry=module.check_mode, group=group_id(item) or 0)
             else:
                 changes = put_directory(path, mode, dry=module.check_mode)
         except OSError as error:
