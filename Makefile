@@ -49,8 +49,12 @@ lint: $(venv) ## Check style and types
 browser: ## Install Chromium for the tests of HTML pages
 	tools/browser.sh
 
+.PHONY: promtool
+promtool: ## Unpack promtool and amtool for the tests of role monitoring
+	tools/promtool.sh
+
 .PHONY: unit
-unit: $(venv) browser ## Run unit tests, and check that generated documents are current
+unit: $(venv) browser promtool ## Run unit tests, and check that generated documents are current
 	pytest
 
 .PHONY: host-unit
@@ -71,7 +75,7 @@ molecule: $(venv) ## Run Molecule scenarios on lab hosts (SCENARIO="default air_
 
 .PHONY: faults
 faults: $(venv) ## Run end-to-end tests on lab hosts: check mode, faults, recovery, secrets (hours)
-	pytest -vv tests/e2e $(addprefix --ignore tests/e2e/,test_rollout_faults.py test_rollout_load.py test_real_gpus.py test_real_gpu_fleet.py)
+	pytest -vv tests/e2e $(addprefix --ignore tests/e2e/,test_rollout_faults.py test_rollout_load.py test_normal_life.py test_real_gpus.py test_real_gpu_fleet.py)
 
 .PHONY: faults-rollout
 faults-rollout: $(venv) ## Test all faults at all moments of a rollout, write docs/test-results/rollout-faults.md (2 h)
@@ -84,6 +88,10 @@ real-gpus: $(venv) ## Test the roles on this machine's GPUs, with an engine that
 .PHONY: load-rollout
 load-rollout: $(venv) ## Change image, recipe, model and Docker of six hosts under load, write docs/test-results/rollout-load.md (40 min)
 	ROLLOUT_DOCUMENTS=docs/test-results pytest -vv --capture=no tests/e2e/test_rollout_load.py
+
+.PHONY: normal-life
+normal-life: $(venv) ## Look for false alarms during a day of normal life, write docs/test-results/false-alarms.md (HOURS=24; 2 h)
+	NORMAL_LIFE_HOURS=$(or $(HOURS),24) ROLLOUT_DOCUMENTS=docs/test-results pytest -vv --capture=no tests/e2e/test_normal_life.py
 
 .PHONY: load-busy
 load-busy: $(venv) ## Test busy and hung instances under twice their capacity, write docs/test-results/gateway-load.md (MINUTES=30)

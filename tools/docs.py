@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write the generated documents: README.md of each role, docs/reference/modules.md, faults.md and the recipe pages.
+"""Write the generated files: README.md of each role, pages of modules, faults, alerts and recipes, and the dashboards.
 
 tests/unit/test_repo.py fails if a document differs from this output.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from tools import fault_page, recipe_pages
+from tools import alert_page, dashboards, fault_page, recipe_pages
 from tools.markdown import bullets, literal, table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -151,6 +151,8 @@ def generated() -> dict[Path, str]:
     return {
         ROOT / "docs/reference/modules.md": modules_page(),
         ROOT / "docs/reference/faults.md": fault_page.page(),
+        ROOT / "docs/reference/alerts.md": alert_page.page(),
+        **{ROOT / path: text for path, text in dashboards.files().items()},
         **{ROOT / "docs/reference" / name: text for name, text in recipe_pages.pages().items()},
         **{role / "README.md": role_readme(role) for role in roles},
     }

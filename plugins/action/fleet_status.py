@@ -12,6 +12,8 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status import make_status
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status_text import render
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.monitoring.description import dashboards, history
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.monitoring.status import charts, monitoring_status
 
 
 class ActionModule(ActionBase):
@@ -26,8 +28,17 @@ class ActionModule(ActionBase):
                 hosts=dict(type="dict", required=True),
                 gateways=dict(type="dict", required=True),
                 inventory=dict(type="list", elements="str", required=True),
+                monitoring=dict(
+                    type="dict",
+                    options=dict(host=dict(type="str", required=True), result=dict(type="dict", required=True)),
+                ),
             )
         )
         taken_at = datetime.now(UTC).isoformat(timespec="seconds")
         status = make_status(given["hosts"], given["gateways"], given["inventory"], taken_at)
-        return {**result, "changed": False, "text": render(status), "data": status}
+        drawn = []
+        if given["monitoring"]:
+            main = history(dashboards())
+            status["monitoring"] = monitoring_status(**given["monitoring"], main=main, taken_at=taken_at)
+            drawn = charts(status["monitoring"])
+        return {**result, "changed": False, "text": render(status), "data": status, "charts": drawn}

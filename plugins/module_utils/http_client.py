@@ -8,6 +8,7 @@ Standard library only. It uses no proxy: ``http.client`` ignores the proxy envir
 
 from __future__ import annotations
 
+import base64
 import http.client
 import io
 import json
@@ -162,9 +163,21 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 class Client:
-    """A client for one endpoint. Raises ValueError, with the option, for an invalid URL, key or CA file."""
+    """A client for one endpoint. Raises ValueError, with the option, for an invalid URL, key or CA file.
 
-    def __init__(self, base_url: str, api_key: str = "", ca_file: str = "", option: str = "base_url") -> None:
+    With ``user`` the key is the password of basic authentication. ``server_name`` is the name in the certificate, if it
+    is not the host of the URL.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str = "",
+        ca_file: str = "",
+        option: str = "base_url",
+        user: str = "",
+        server_name: str = "",
+    ) -> None:
         try:
             url = urlsplit(base_url)
             port = url.port or {"http": 80, "https": 443}[url.scheme]
@@ -174,13 +187,17 @@ class Client:
         except (KeyError, ValueError) as error:
             shown = re.sub("//[^/]*@", "//", base_url)
             raise ValueError(f"{option} is {shown!r} ({error}); it must look like http://127.0.0.1:8000") from None
-        if not re.fullmatch(r"[\x21-\x7e]*", api_key):
+        if not user and not re.fullmatch(r"[\x21-\x7e]*", api_key):
             raise ValueError("api_key holds characters that an HTTP header cannot carry, such as a space or a newline")
         self.base_url = base_url.rstrip("/")
         self._host = url.hostname
         self._port = port
         self._prefix = url.path.rstrip("/")
         self._api_key = api_key
+        self._authorization = f"Bearer {api_key}" if api_key else ""
+        if user:
+            self._authorization = f"Basic {base64.b64encode(f'{user}:{api_key}'.encode()).decode()}"
+        self._server_name = server_name or url.hostname
         self._tls = None
         if url.scheme == "https":
             try:
@@ -204,7 +221,7 @@ class Client:
                 sock.connect(address)
                 if self._tls:
                     sock.settimeout(deadline.left())
-                    return self._tls.wrap_socket(sock, server_hostname=self._host)
+                    return self._tls.wrap_socket(sock, server_hostname=self._server_name)
                 return sock
             except (OSError, OutOfTime) as error:
                 sock.close()
@@ -217,8 +234,8 @@ class Client:
     ) -> Iterator[http.client.HTTPResponse]:
         """GET, or POST ``payload``. Yield the response while its body can be read. Raises EndpointError."""
         headers = {"Accept": "application/json, text/event-stream", "Connection": "close"}
-        if self._api_key:
-            headers["Authorization"] = f"Bearer {self._api_key}"
+        if self._authorization:
+            headers["Authorization"] = self._authorization
         body = None
         if payload is not None:
             headers["Content-Type"] = "application/json"

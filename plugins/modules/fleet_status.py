@@ -37,9 +37,22 @@ options:
     type: list
     elements: str
     required: true
+  monitoring:
+    description: The monitoring of the fleet, if it has one.
+    type: dict
+    suboptions:
+      host:
+        description: Name of its host.
+        type: str
+        required: true
+      result:
+        description: Result of M(trtllm.fleet.monitoring_info), also of a task that failed or did not reach the host.
+        type: dict
+        required: true
 seealso:
   - module: trtllm.fleet.host_status
   - module: trtllm.fleet.gateway_info
+  - module: trtllm.fleet.monitoring_info
 """
 
 EXAMPLES = r"""
@@ -62,6 +75,12 @@ data:
     - The complete status. C(summary) has the numbers of the fleet, C(releases) the releases in use with their hosts.
     - C(hosts) has for each host its verdict, the reasons in sentences, drift, instances and GPUs; C(gateways) has
       each gateway with its load.
+    - C(monitoring) has state, targets, alerts and the history of the main series, with O(monitoring) only.
   returned: success
   type: dict
+charts:
+  description: The charts of that history for the page, each with C(title), C(description), C(svg) and C(lines).
+  returned: success
+  type: list
+  elements: dict
 """

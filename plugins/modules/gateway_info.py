@@ -21,7 +21,7 @@ extends_documentation_fragment:
   - trtllm.fleet.gateway
 options:
   seconds:
-    description: Length in seconds of the period of RV(hosts.traffic). With V(0) it is V(null).
+    description: Length in seconds of the period of RV(hosts.traffic) and RV(api_keys). With V(0) these are V(null).
     type: int
     default: 0
 seealso:
@@ -85,6 +85,16 @@ hosts:
         requests: 51234
         address: 192.0.2.11:8000
         traffic: {requests: 812, failed: 0, timed: 640, first_byte_ms_p50: 41.0, first_byte_ms_p95: 120.0}
+api_keys:
+  description:
+    - The API keys with a request in the last O(seconds), each with the fields of RV(hosts.traffic). V(null) without
+      O(seconds), empty with C(gateway_anonymous).
+    - C(rejected) counts the requests that the gateway answered itself, such as those over a limit of the key. They are
+      in C(requests) and not in C(failed).
+  returned: success
+  type: dict
+  sample:
+    alice: {requests: 812, rejected: 3, failed: 0, timed: 640, first_byte_ms_p50: 41.0, first_byte_ms_p95: 120.0}
 model:
   description: The model id of the hosts; empty without hosts.
   returned: success
@@ -97,7 +107,12 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.access_log import access_log, measured, traffic
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.access_log import (
+    access_log,
+    by_key,
+    measured,
+    traffic,
+)
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway import ROOT, SOCKET, UNIT, Gateway
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError, Haproxy
 
@@ -116,13 +131,14 @@ def main() -> None:
     try:
         survey = Gateway(Path(given["root"]), Haproxy(Path(given["socket"]))).survey()
         names = {f"{host}.{instance}" for host, instances in survey["hosts"].items() for instance in instances}
-        seen = traffic(access_log(given["unit"], given["seconds"], names, run)) if given["seconds"] else None
+        log = access_log(given["unit"], given["seconds"], names, run) if given["seconds"] else None
     except (GatewayError, OSError) as error:
         module.fail_json(msg=str(error))
+    seen = traffic(log or [])
     for host, instances in survey["hosts"].items():
         for name, instance in instances.items():
-            instance["traffic"] = None if seen is None else seen.get(f"{host}.{name}", measured([]))
-    module.exit_json(changed=False, **survey)
+            instance["traffic"] = None if log is None else seen.get(f"{host}.{name}", measured([]))
+    module.exit_json(changed=False, **survey, api_keys=None if log is None else by_key(log, names))
 
 
 if __name__ == "__main__":

@@ -22,13 +22,24 @@ PLAYBOOK_VARIABLE = re.compile(r"\b([a-z]\w+) \| default\(")
 
 
 @cache
-def roles() -> dict[str, set[str]]:
-    """Return by role the variables in its argument specification, all entry points together."""
+def _entry_points() -> dict[str, dict[str, frozenset[str]]]:
+    """Return by role and entry point the variables in its argument specification."""
     found = {}
     for path in ROOT.glob("roles/*/meta/argument_specs.yml"):
         specs = yaml_load(path.read_text(encoding="utf-8"))["argument_specs"]
-        found[path.parents[1].name] = {name for spec in specs.values() for name in spec.get("options") or {}}
+        found[path.parents[1].name] = {name: frozenset(spec.get("options") or {}) for name, spec in specs.items()}
     return found
+
+
+def entry_point(role: str, name: str) -> frozenset[str]:
+    """Return the variables in the argument specification of an entry point."""
+    return _entry_points()[role][name]
+
+
+@cache
+def roles() -> dict[str, set[str]]:
+    """Return by role the variables in its argument specification, all entry points together."""
+    return {role: set().union(*points.values()) for role, points in _entry_points().items()}
 
 
 @cache

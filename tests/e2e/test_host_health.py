@@ -28,7 +28,7 @@ HEADER = """# Hosts that fall ill under load
 Four hosts of the lab with eight simulated H200 each behind two gateways, {rate:g} requests/s by the OpenAI client,
 settings of role host_health as they come. Written by `tests/e2e/test_host_health.py`, last run on {date}.
 
-| fault | seen as | out of service after | requests until then | lost | remedy | back in service after |
+| fault | seen as | out of service after | requests sent | lost | remedy | back in service after |
 |---|---|---|---|---|---|---|
 """
 ROWS: list[str] = []

@@ -1,4 +1,4 @@
-"""Scripted OpenAI server: each path has a sequence of responses, of which the last repeats."""
+"""Scripted HTTP server: each path, with or without its query, has a sequence of responses. The last one repeats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(length)) if length else None
         fake = self.server.fake
         fake.requests.append(Request(self.command, self.path, dict(self.headers), body))
-        answers = fake.script.get(self.path, [reply(404)])
+        answers = fake.script.get(self.path) or fake.script.get(self.path.partition("?")[0], [reply(404)])
         self.close_connection = True
         with contextlib.suppress(OSError):  # the client disconnected first, as some tests intend
             (answers.pop(0) if len(answers) > 1 else answers[0])(self)

@@ -94,6 +94,8 @@ def test_pins_are_exact() -> None:
 def test_galaxy_names_the_collections_that_roles_and_playbooks_use() -> None:
     files = [path for folder in ("roles", "playbooks") for path in sorted((ROOT / folder).rglob("*.yml"))]
     modules = re.compile(r"^\s*(?:- )?([a-z]\w*\.[a-z]\w*)\.[a-z]\w*:", re.MULTILINE)
+    # An entry point for operators who have Grafana: docs/decisions/stock-modules.md.
+    files.remove(ROOT / "roles/monitoring/tasks/grafana.yml")
     used = {name for path in files for name in modules.findall(path.read_text())}
     assert used - {"ansible.builtin", "trtllm.fleet"} == set(read(ROOT / "galaxy.yml")["dependencies"])
 

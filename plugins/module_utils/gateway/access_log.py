@@ -20,10 +20,13 @@ FAULTS = ("S", "s", "D", "P", "R", "I")
 
 # In a JSON string a quote follows a backslash, so the path of a client cannot match.
 INSTANCE = re.compile(r'"instance": ?"([^"]*)"')
+# It is before the path in a line. HAProxy writes - without a known key.
+KEY = re.compile(r'"key": ?"([^"]*)"')
+NO_KEY = ("", "-")
 
 
 def access_log(unit: str, seconds: int, instances: Collection[str], runner: Runner) -> list[dict[str, Any]]:
-    """Return the requests of these instances that ended in the last seconds. Raises GatewayError.
+    """Return the requests of these instances and of known keys that ended in the last seconds. Raises GatewayError.
 
     Other lines are skipped: a client can cause them without a key.
     """
@@ -34,7 +37,12 @@ def access_log(unit: str, seconds: int, instances: Collection[str], runner: Runn
         raise GatewayError(f"journalctl: {error.strerror}") from None
     if done.rc != 0:
         raise GatewayError(f"{' '.join(argv)}: {done.text or f'no answer within {TIMEOUT:g} s'}")
-    lines = [line for line in done.stdout.splitlines() if (name := INSTANCE.search(line)) and name[1] in instances]
+    lines = [
+        line
+        for line in done.stdout.splitlines()
+        if ((name := INSTANCE.search(line)) and name[1] in instances)
+        or ((key := KEY.search(line)) and key[1] not in NO_KEY)
+    ]
     found = []
     for line in lines:
         try:
@@ -66,6 +74,22 @@ def traffic(requests: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     for request in requests:
         by_server.setdefault(str(request.get("instance")), []).append(request)
     return {name: measured(ones) for name, ones in by_server.items()}
+
+
+def by_key(requests: Iterable[Mapping[str, Any]], instances: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return counts and times of each API key by its name.
+
+    ``rejected`` are requests that the gateway answered itself, such as those over a limit of the key.
+    """
+    found: dict[str, tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]] = {}
+    for request in requests:
+        if (name := str(request.get("key", "-"))) not in NO_KEY:
+            own = request.get("instance") not in instances and request.get("status", 0) < 500
+            found.setdefault(name, ([], []))[own].append(request)
+    return {
+        name: {**measured(sent), "requests": len(sent) + len(rejected), "rejected": len(rejected)}
+        for name, (sent, rejected) in sorted(found.items())
+    }
 
 
 def measured(requests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

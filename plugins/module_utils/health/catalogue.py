@@ -108,7 +108,7 @@ SIGNALS: Mapping[str, tuple[str, ...]] = {
     "clock": ("synchronized", "offset_seconds"),
     "name": ("name", "error"),
     "connection_table": ("used_percent",),
-    "certificate": ("path", "days", "problem"),
+    "certificate": ("path", "days", "until", "problem"),
     "packages": ("state", "names"),
     "probe": ("name", "error"),
     "connection": ("kind", "message"),

@@ -17,6 +17,7 @@ RECOVERY = {"None": 0, "Reset": 1, "Reboot": 2, "Drain P2P": 3, "Drain and Reset
 
 HELP: Mapping[str, str] = {
     "fleet_health_last_run_timestamp_seconds": "Time of the last look of role host_health.",
+    "fleet_health_looks_total": "Looks of role host_health since the start of its program.",
     "fleet_health_check_status": "An open fault: 0 info, 1 warning, 2 critical, 3 unknown. Absent without a fault.",
     "fleet_health_open_faults": "Number of open faults by severity.",
     "fleet_host_out_of_service": "1 while role host_health reports the instance as unfit to the gateways.",
@@ -37,6 +38,7 @@ HELP: Mapping[str, str] = {
     "fleet_gpu_memory_used_bytes": "Used memory of the GPU.",
     "fleet_gpu_memory_total_bytes": "Memory of the GPU.",
     "fleet_remedy_timestamp_seconds": "Time of the last remedy by action and result.",
+    "fleet_certificate_not_after_timestamp_seconds": "End of a certificate of a gateway.",
     "fleet_acceptance_timestamp_seconds": "Time of the last burn-in of the GPUs.",
     "fleet_acceptance_valid": "1 if the last burn-in passed with these GPUs and this driver.",
 }
@@ -52,10 +54,15 @@ def render(
     faults: Sequence[OpenFault],
     reasons: Mapping[str, str],
     now: float,
+    looks: int,
 ) -> str:
-    """Return the metrics of one look. ``status``: of module host_status. ``reasons``: why instances are unfit."""
+    """Return the metrics of one look.
+
+    ``status``: of module host_status. ``reasons``: why instances are unfit. ``looks``: since the start of the program.
+    """
     samples = [
         ("fleet_health_last_run_timestamp_seconds", {}, now),
+        ("fleet_health_looks_total", {}, looks),
         *_fault_samples(faults),
         *_instance_samples(status, reasons),
         *_gpu_samples(status, signals),
@@ -65,7 +72,7 @@ def render(
     for name, text in HELP.items():
         rows = [(labels, value) for metric, labels, value in samples if metric == name]
         if rows:
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}"]
             lines += [f"{name}{_labels(labels)} {value:.15g}" for labels, value in rows]
     return "\n".join(lines) + "\n"
 
@@ -138,6 +145,8 @@ def _history_samples(signals: Sequence[Signal]) -> Iterator[Sample]:
         elif one["signal"] == "acceptance":
             yield "fleet_acceptance_timestamp_seconds", {"verdict": one["verdict"]}, one["at"]
             yield "fleet_acceptance_valid", {}, one["valid"]
+        elif one["signal"] == "certificate" and one["until"] is not None:
+            yield "fleet_certificate_not_after_timestamp_seconds", {"path": one["path"]}, one["until"]
     for (gpu, code), moment in xids.items():
         yield "fleet_gpu_xid_last_timestamp_seconds", {"gpu": gpu, "xid": code}, moment
     for (action, result), moment in last.items():

@@ -174,6 +174,7 @@ class Platform:
                     "signal": "certificate",
                     "path": name,
                     "days": None,
+                    "until": None,
                     "problem": "unreadable",
                     "evidence": evidence,
                 }
@@ -181,7 +182,14 @@ class Platform:
             end = datetime.strptime(until[1].strip(), "%b %d %H:%M:%S %Y %Z").replace(tzinfo=timezone.utc)
             days = round((end.timestamp() - self._clock()) / 86400, 1)
             evidence = f"{name}: notAfter={until[1].strip()}"
-            yield {"signal": "certificate", "path": name, "days": days, "problem": "", "evidence": evidence}
+            yield {
+                "signal": "certificate",
+                "path": name,
+                "days": days,
+                "until": end.timestamp(),
+                "problem": "",
+                "evidence": evidence,
+            }
 
     def packages(self) -> Iterator[Signal]:
         """Yield the packages that dpkg did not finish."""

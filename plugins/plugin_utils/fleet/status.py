@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import seconds_between
@@ -62,6 +62,7 @@ def make_status(
         "releases": releases,
         "hosts": rows,
         "gateways": [_gateway(name, gateways[name], inventory) for name in sorted(gateways, key=natural)],
+        "api_keys": _api_keys(running.values()),
     }
 
 
@@ -77,7 +78,7 @@ def host_status(name: str, answer: Tree, gateways: Mapping[str, Tree], behind: b
         # The gateways' data still counts.
         known = dict.fromkeys(one for gateway in gateways.values() for one in gateway["hosts"].get(name, {}))
         instances = [_instance(name, {"name": one}, {}, gateways, behind) for one in known]
-    reasons = list(_reasons(name, answer, instances, gateways)) if answered else [_no_answer(answer)]
+    reasons = list(_reasons(name, answer, instances, gateways)) if answered else [no_answer(answer)]
     drift, accepted = list(answer.get("drift", [])), answer.get("acceptance")
     return {
         "name": name,
@@ -97,7 +98,8 @@ def host_status(name: str, answer: Tree, gateways: Mapping[str, Tree], behind: b
     }
 
 
-def _no_answer(answer: Tree) -> str:
+def no_answer(answer: Tree) -> str:
+    """Return why a task has no result of its module, in a sentence."""
     message = " ".join(str(answer.get("msg") or "no answer").removeprefix("Task failed: ").split())[:300]
     return f"{'It is unreachable' if answer.get('unreachable') else 'Its status is unknown'}: {message}"
 
@@ -281,6 +283,18 @@ def _releases(hosts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def _api_keys(gateways: Iterable[Tree]) -> dict[str, Any]:
+    """Return the requests of each API key at all gateways."""
+    found: dict[str, list[Tree]] = {}
+    for gateway in gateways:
+        for name, one in (gateway.get("api_keys") or {}).items():
+            found.setdefault(name, []).append(one)
+    return {
+        name: {**merge_traffic(found[name]), "rejected": sum(one["rejected"] for one in found[name])}
+        for name in sorted(found, key=natural)
+    }
+
+
 def _gateway(name: str, answer: Tree, inventory: Sequence[str]) -> dict[str, Any]:
     state = "running" if answer.get("running") else "not running" if "running" in answer else "unreachable"
     hosts: Mapping[str, Mapping[str, Tree]] = answer.get("hosts", {})
@@ -289,7 +303,7 @@ def _gateway(name: str, answer: Tree, inventory: Sequence[str]) -> dict[str, Any
     return {
         "name": name,
         "state": state,
-        "message": _no_answer(answer) if state == "unreachable" else "",
+        "message": no_answer(answer) if state == "unreachable" else "",
         "model": answer.get("model", ""),
         "hosts": len(hosts),
         "instances": len(instances),

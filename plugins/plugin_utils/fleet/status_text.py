@@ -89,6 +89,8 @@ def render(status: Tree) -> str:
         lines += ["", *wrap(sentence, "", "  ")]
     if status["gateways"]:
         lines += ["", *_gateway_lines(status["gateways"])]
+    if "monitoring" in status:
+        lines += ["", *_monitoring_lines(status["monitoring"])]
     return "\n".join(lines)
 
 
@@ -199,6 +201,27 @@ def _gateway_lines(gateways: Sequence[Tree]) -> Iterator[str]:
             yield from wrap(gateway["message"], "  - ", "    ")
         if gateway.get("strangers"):
             yield from wrap(f"Registered, but not in the inventory: {shorten(gateway['strangers'])}.", "  - ", "    ")
+
+
+def _monitoring_lines(monitoring: Tree) -> Iterator[str]:
+    """Yield the state of the monitoring, and the firing alerts by name, the worst first."""
+    parts = [f"monitoring {monitoring['host']}: {monitoring['state']}"]
+    firing: dict[tuple[str, str, bool], list[Tree]] = {}
+    for alert in monitoring["alerts"]:
+        if alert["state"] == "firing":
+            firing.setdefault((alert["severity"], alert["name"], alert["silenced"]), []).append(alert)
+    if monitoring["version"]:
+        jobs = monitoring["targets"].values()
+        up, known = sum(job["up"] for job in jobs), sum(job["up"] + job["down"] + job["unknown"] for job in jobs)
+        alerts = number(sum(map(len, firing.values())), "alert")
+        parts += [f"Prometheus {monitoring['version']}", f"{up:,} of {number(known, 'target')} up", f"{alerts} firing"]
+    yield from wrap(", ".join(parts), "", "  ")
+    if monitoring["message"]:
+        yield from wrap(monitoring["message"], "  - ", "    ")
+    for (severity, name, silenced), same in firing.items():
+        about = f"{severity} {name}".strip() + (" (silenced)" if silenced else "")
+        times = f", {len(same)} times" if same[1:] else ""
+        yield from wrap(f"{about}{times}, for {age(same[0]['seconds'])}: {same[0]['summary']}", "  - ", "    ")
 
 
 def wrap(text: str, first: str, rest: str) -> list[str]:

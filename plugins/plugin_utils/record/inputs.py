@@ -14,7 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.variables import documented, facts, role_of
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.variables import (
+    documented,
+    entry_point,
+    facts,
+    role_of,
+)
 
 LENGTH = 32  # hexadecimal digits
 # The roles that site.yml runs on the hosts of a group.
@@ -27,6 +32,7 @@ ROLES = {
             "docker_engine",
             "host_health",
             "model_weights",
+            "monitoring",
             "nvidia_container_toolkit",
             "nvidia_driver",
             "preflight",
@@ -36,8 +42,9 @@ ROLES = {
         }
     ),
     # Role apt_packages depends on a variable of role bundle.
-    "gateway": frozenset({"apt_packages", "bundle", "gateway"}),
+    "gateway": frozenset({"apt_packages", "bundle", "gateway", "host_health", "monitoring"}),
     "registry_mirror": frozenset({"apt_packages", "bundle", "registry_mirror"}),
+    "monitoring": frozenset({"apt_packages", "bundle", "monitoring"}),
 }
 # Variables of role gateway that a GPU host has.
 REGISTRATION = "gateway_host_"
@@ -46,7 +53,9 @@ FAULTS = "fleet_faults"
 # Used only while something is downloaded, and different for each operator or run.
 PASSING = frozenset({"model_weights_token"})
 # Groups whose hosts serve all others.
-GROUPS = ("gateway", "registry_mirror")
+GROUPS = ("gateway", "registry_mirror", "monitoring")
+# Groups whose hosts are targets of the hosts of group monitoring.
+TARGETS = ("gpu_hosts", "dynamo")
 # How a host is reached by others.
 ADDRESS = "ansible_host"
 
@@ -65,9 +74,15 @@ def input_names(names: Iterable[str], memberships: Collection[str]) -> list[str]
     others = only_facts() | PASSING
     mine = frozenset[str]().union(*(roles for group, roles in ROLES.items() if group in memberships))
 
+    # Other hosts have only the exporter: a new receiver of alerts does not concern them.
+    exporter = entry_point("monitoring", "exporter") if "monitoring" in mine else frozenset()
+
     def is_input(name: str) -> bool:
-        of_gpu_hosts = name.startswith(REGISTRATION) or name == FAULTS
-        return "gpu_hosts" in memberships if of_gpu_hosts else role_of(name) in mine
+        if role_of(name) == "monitoring" and "monitoring" not in memberships:
+            return name in exporter
+        if name.startswith(REGISTRATION):
+            return "gpu_hosts" in memberships
+        return "host_health" in mine if name == FAULTS else role_of(name) in mine
 
     return sorted(name for name in names if is_input(name) and name not in others)
 
@@ -105,6 +120,6 @@ def input_checksums(
 
     inputs = {name: checksum(resolved(variables[name])) for name in input_names(variables, memberships)}
     inputs[ADDRESS] = checksum(resolved(variables.get(ADDRESS)))
-    for group in GROUPS:
+    for group in GROUPS + (TARGETS if "monitoring" in memberships else ()):
         inputs[f"group {group}"] = checksum([[host, resolved(addresses(host))] for host in groups.get(group, [])])
     return inputs

@@ -80,7 +80,8 @@ OWNED: Mapping[str, Callable[[Result], Names]] = {
     "trtllm.fleet.host_status": _nothing,
     "trtllm.fleet.host_release": _nothing,
     "trtllm.fleet.model_snapshot": _nothing,
-    # They write to the control node, a gateway, or a temporary directory.
+    # They write to the control node, a Grafana, a gateway, or a temporary directory.
+    "grafana.grafana.dashboard": _nothing,
     "ansible.builtin.fetch": _nothing,
     "ansible.builtin.tempfile": _nothing,
     "trtllm.fleet.benchmark_load": _nothing,
@@ -123,6 +124,7 @@ OWNED: Mapping[str, Callable[[Result], Names]] = {
     "trtllm.fleet.host_record": _nothing,
     "trtllm.fleet.host_release_info": _nothing,
     "trtllm.fleet.hub_manifest": _nothing,
+    "trtllm.fleet.monitoring_info": _nothing,
     "trtllm.fleet.serving_recipe": _nothing,
     "trtllm.fleet.unit_wait": _nothing,
 }

@@ -188,6 +188,7 @@ class Health:
         self._faults = OpenFaults()
         self._rare: list[dict[str, Any]] = []
         self._next_rare = 0.0
+        self._looks = 0
         self._instances: list[str] = []
         self._reasons: dict[str, str] = {}
         # Whether a fit instance is certain: after a start, a fault that is a state needs two looks.
@@ -217,6 +218,7 @@ class Health:
         self._instances, self._reasons = [one["name"] for one in instances], reasons
         self._certain = (self._certain or self.settled) and not self._log.problem
         self._restart(signals, {one["name"]: one["port"] for one in status["instances"]}, now)
+        self._looks += 1
         told = {} if self._config["mode"] == "observe" else reasons
         self._write(status, signals, told, now)
 
@@ -249,7 +251,7 @@ class Health:
         write_file(STATE, json.dumps(state, indent=1) + "\n")
         place = Path(self._config["metrics_path"])
         if place.parent.is_dir():
-            write_file(place, metrics.render(status, signals, faults, reasons, now))
+            write_file(place, metrics.render(status, signals, faults, reasons, now, self._looks))
 
     def answer(self, instance: str) -> str:
         """Return the line for HAProxy's agent-check: ``up`` or ``down #reason``. Empty changes nothing there.

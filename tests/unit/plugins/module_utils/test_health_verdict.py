@@ -298,11 +298,13 @@ def test_metrics_of_a_host_with_a_lost_gpu() -> None:
     driver = {"signal": "driver", "state": "ok", "gpus": 2}
     again = xid(last=NOW - 90, action="Reset")
     signals = [xid(), again, driver, accepted]
-    text = metrics.render(status, signals, looks(signals).confirmed, {"serve-0": 'a "b"\\'}, NOW)
+    text = metrics.render(status, signals, looks(signals).confirmed, {"serve-0": 'a "b"\\'}, NOW, 7)
     samples = [line for line in text.splitlines() if not line.startswith("#")]
     assert f'fleet_health_check_status{{check="gpu_lost",subject="{GPU}",action="reboot"}} 2' in samples
     assert 'fleet_health_open_faults{severity="critical"} 1' in samples
     assert 'fleet_host_out_of_service{server="serve-0",reason="a \\"b\\"\\\\"} 1' in samples
+    assert "fleet_health_looks_total 7" in samples
+    assert "# TYPE fleet_health_looks_total counter" in text
     assert "fleet_gpu_expected 2" in samples
     assert "fleet_gpu_present 1" in samples
     assert f'fleet_gpu_recovery_action{{gpu="{OTHER}",uuid="GPU-1"}} 2' in samples

@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.access_log import (
     access_log,
+    by_key,
     failed,
     measured,
     percentile,
@@ -63,6 +64,12 @@ def test_requests_are_told_from_everything_else() -> None:
     assert access_log("a.service", 90, NAMES, journal) == [one, two]
     assert len(journal.asked) == 1
     assert {"--unit=a.service", "--since=-90s", "--output=cat"} < {*journal.asked[0]}
+
+
+def test_requests_of_known_keys_are_read_too() -> None:
+    known = {**request("<NOSRV>", 429, "PR--", -1), "key": "alice"}
+    unknown = {"client": '"key":"alice"', **request("<NOSRV>", 401, "PR--", -1), "key": "-"}
+    assert access_log("a.service", 90, NAMES, Journal(json.dumps(known), json.dumps(unknown))) == [known]
 
 
 def test_a_journal_without_requests() -> None:
@@ -195,6 +202,21 @@ def test_traffic_of_each_instance() -> None:
     assert traffic([]) == {}
 
 
+def test_traffic_of_each_key() -> None:
+    requests = [
+        {**request(first=5), "key": "alice"},
+        {**request("<NOSRV>", 429, "PR--", -1), "key": "alice"},
+        {**request("<NOSRV>", 503, "SC--", -1), "key": "alice"},
+        {**request("gpu2.serve-0", 400), "key": "bob"},
+        {**request(), "key": "-"},
+        request(),
+    ]
+    assert by_key(requests, NAMES) == {
+        "alice": {**numbers(3, 1, 1, 5, 5), "rejected": 1},
+        "bob": {**numbers(1, 0, 1, 40, 40), "rejected": 0},
+    }
+
+
 # --- the module -------------------------------------------------------------------------------------------------------
 
 Module = Callable[..., "dict[str, Any]"]
@@ -221,7 +243,7 @@ class Haproxy:
 @pytest.fixture
 def journal() -> Journal:
     return Journal(
-        *[json.dumps(request(first=first)) for first in (10, 20, 30)],
+        *[json.dumps({**request(first=first), "key": "alice"}) for first in (10, 20, 30)],
         json.dumps(request(status=500)),
         json.dumps(request("gone.serve-0")),
     )
@@ -258,7 +280,7 @@ def test_module_tells_of_every_instance(module: Module, journal: Journal) -> Non
     one, two = told["hosts"]["gpu1"].values()
     assert (one["up"], one["drained"], one["in_flight"], one["requests"]) == (True, False, 3, 40)
     assert (two["up"], two["drained"], two["address"]) == (False, True, "192.0.2.1:8001")
-    assert (one["traffic"], two["traffic"], journal.asked) == (None, None, [])
+    assert (one["traffic"], two["traffic"], told["api_keys"], journal.asked) == (None, None, None, [])
 
 
 def test_module_tells_how_they_did(module: Module, journal: Journal) -> None:
@@ -266,6 +288,7 @@ def test_module_tells_how_they_did(module: Module, journal: Journal) -> None:
     assert {"--unit=b.service", "--since=-60s"} < {*journal.asked[0]}
     one, two = told["hosts"]["gpu1"].values()
     assert (one["traffic"], two["traffic"]) == (numbers(4, 1, 3, 20, 30), numbers(0, 0, 0, None, None))
+    assert told["api_keys"] == {"alice": {**numbers(3, 0, 3, 20, 30), "rejected": 0}}
 
 
 def test_module_where_no_haproxy_runs(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.record.collected impo
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.record.collection import collection_checksum
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.record.inputs import ROLES, input_checksums
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.record.owned import OWNED, owned
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.variables import roles
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.variables import entry_point, roles
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 GROUPS = {"gateway": ["gw1"], "gpu_hosts": ["gpu1"]}
@@ -117,21 +117,27 @@ def inputs(
     return input_checksums(variables, memberships, groups or GROUPS, lambda _host: address, template)
 
 
+ALWAYS = ("ansible_host", "group gateway", "group monitoring", "group registry_mirror")
+
+
 @pytest.mark.parametrize(
     ("memberships", "expected"),
     [
         (["gpu_hosts"], ["gateway_host_address", "serving_recipe_use_case"]),
         (["gateway"], ["gateway_api_keys"]),
         (["registry_mirror"], ["registry_mirror_port"]),
+        (["monitoring"], ["group dynamo", "group gpu_hosts", "monitoring_retention"]),
         (["gpu_hosts", "registry_mirror"], ["gateway_host_address", "registry_mirror_port", "serving_recipe_use_case"]),
         (["dynamo"], []),
     ],
 )
 def test_inputs_are_the_variables_of_the_roles_that_run_on_a_host(memberships: list[str], expected: list[str]) -> None:
     ours = {"serving_recipe_use_case", "gateway_api_keys", "gateway_host_address", "registry_mirror_port"}
+    # The exporter has no other variables than the host of Prometheus.
+    ours |= {"monitoring_retention"} if "monitoring" in memberships else set()
     apart = {"other", "benchmark_note", "model_weights_token", "trtllm_server_answers"}
     found = inputs(dict.fromkeys(ours | apart, "x"), memberships=memberships)
-    assert sorted(found) == sorted(["ansible_host", "group gateway", "group registry_mirror", *expected])
+    assert sorted(found) == sorted([*ALWAYS, *expected])
 
 
 def test_registration_of_a_host_at_gateways_is_an_input() -> None:
@@ -141,15 +147,18 @@ def test_registration_of_a_host_at_gateways_is_an_input() -> None:
     assert inputs({**variables, "ansible_host": "192.0.2.2"}) != before
 
 
-@pytest.mark.parametrize(("group", "number"), [("gpu_hosts", 100), ("gateway", 30), ("registry_mirror", 10)])
+@pytest.mark.parametrize(
+    ("group", "number"), [("gpu_hosts", 100), ("gateway", 30), ("registry_mirror", 10), ("monitoring", 20)]
+)
 def test_every_public_variable_of_these_roles_is_an_input(group: str, number: int) -> None:
     public = {name for role, names in roles().items() if role in ROLES[group] for name in names}
+    only_of_prometheus = roles()["monitoring"] - entry_point("monitoring", "exporter")
     known = set(inputs(dict.fromkeys(public, "x"), memberships=[group]))
     assert len(public) > number
     assert public - known == {
         "gpu_hosts": {"model_weights_token"},
         "gateway": {name for name in public if name.startswith("gateway_host_")},
-    }.get(group, set())
+    }.get(group, set()) | (only_of_prometheus & public if group != "monitoring" else set())
 
 
 @pytest.mark.parametrize(
@@ -160,6 +169,7 @@ def test_every_public_variable_of_these_roles_is_an_input(group: str, number: in
         # Role bundle runs on GPU hosts only; the others depend on its variable.
         ("gateway", "gateway", {"model_weights", "serving_recipe"}),
         ("registry_mirror", "registry_mirror", {"model_weights", "serving_recipe"}),
+        ("monitoring", "monitoring", {"model_weights", "serving_recipe"}),
     ],
 )
 def test_the_roles_are_those_of_site(group: str, playbook: str, apart: set[str]) -> None:
@@ -195,6 +205,12 @@ def test_gateways_and_their_addresses_are_inputs() -> None:
     assert inputs({}, {**GROUPS, "gateway": ["gw1", "gw2"]}) != before
     assert inputs({}, address="10.0.0.2") != before
     assert inputs({}, {**GROUPS, "gpu_hosts": ["gpu1", "gpu2"]}) == before
+
+
+def test_every_target_is_an_input_of_prometheus() -> None:
+    before = inputs({}, memberships=["monitoring"])
+    assert inputs({}, {**GROUPS, "gpu_hosts": ["gpu1", "gpu2"]}, memberships=["monitoring"]) != before
+    assert inputs({}, {**GROUPS, "dynamo": ["dyn1"]}, memberships=["monitoring"]) != before
 
 
 def test_checksum_of_the_collection_covers_roles_plugins_and_playbooks(tmp_path: Path) -> None:

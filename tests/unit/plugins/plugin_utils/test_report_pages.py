@@ -13,8 +13,10 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 from playwright.sync_api import Page as Tab
 
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.monitoring.status import charts
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.report import pages as reports
 from ansible_collections.trtllm.fleet.tests.unit.benchmark_sample import BEGAN, PUBLISHED, SLO, SUBJECT, sample
+from ansible_collections.trtllm.fleet.tests.unit.plugins.plugin_utils import test_monitoring_status as monitored
 from ansible_collections.trtllm.fleet.tests.unit.plugins.plugin_utils.test_status import (
     UNREACHABLE,
     gateway,
@@ -23,7 +25,7 @@ from ansible_collections.trtllm.fleet.tests.unit.plugins.plugin_utils.test_statu
     status,
 )
 
-CHARTS = {"report": 9, "single": 5, "comparison": 5, "index": 0, "status": 0}
+CHARTS = {"report": 9, "single": 5, "comparison": 5, "index": 0, "status": 0, "monitored": 0}
 PHONE: Any = {"width": 360, "height": 740}
 DESK: Any = {"width": 1280, "height": 900}
 LEAST_CONTRAST = 4.5
@@ -70,6 +72,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     drift = [{"about": "engine.yaml", "sentence": "it was changed"}]
     fleet = {"gpu1": look(8), "gpu2": look(drift=drift), "gpu3": UNREACHABLE}
     files[folder / "status.html"] = html(status(fleet, {"gw1": gateway("gpu1", "gpu2")})).encode()
+    day = monitored.status(monitored.answer())
+    files[folder / "monitored.html"] = html(day, charts(day["monitoring"])).encode()
     for path, content in files.items():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
@@ -79,6 +83,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "comparison": earlier / "comparison.html",
         "index": folder / "index.html",
         "status": folder / "status.html",
+        "monitored": folder / "monitored.html",
     }
 
 
@@ -163,3 +168,35 @@ def test_links_of_the_index_lead_to_the_pages(browser: Browser, pages: dict[str,
     assert tab.url == pages["comparison"].as_uri()
     assert "compared with" in tab.inner_text("h1")
     context.close()
+
+
+# Returns the box of each chart and of its texts, and the colour of each line with the one behind it.
+DRAWN = """() => [...document.querySelectorAll('svg.chart')].map(chart => {
+  const box = element => (at => [at.left, at.top, at.right, at.bottom])(element.getBoundingClientRect());
+  const parts = colour => colour.match(/[\\d.]+/g).map(Number);
+  const ground = parts(getComputedStyle(chart.closest('.card')).backgroundColor);
+  return {
+    box: box(chart),
+    texts: [...chart.querySelectorAll('text')].map(text => ({ words: text.textContent, box: box(text) })),
+    lines: [...chart.querySelectorAll('.series')].map(line => ({ ink: parts(getComputedStyle(line).stroke), ground })),
+  };
+})"""
+LEAST_LINE_CONTRAST = 3  # WCAG 2.1, non-text contrast
+
+
+@pytest.mark.parametrize("view", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_charts_of_the_history(browser: Browser, pages: dict[str, Path], scheme: str, view: Any) -> None:
+    with opened(browser, pages["monitored"], scheme, view) as tab:
+        drawn = tab.evaluate(DRAWN)
+    assert len(drawn) == 11
+    for chart in drawn:
+        left, top, right, bottom = chart["box"]
+        assert right - left > 250
+        assert chart["lines"]
+        assert all(contrast(line["ink"], line["ground"]) >= LEAST_LINE_CONTRAST for line in chart["lines"])
+        boxes = [text["box"] for text in chart["texts"]]
+        assert all(left <= one[0] and one[2] <= right and top <= one[1] and one[3] <= bottom for one in boxes)
+        for place, one in enumerate(boxes):
+            for other in boxes[place + 1 :]:
+                assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] + 3 or other[3] <= one[1] + 3

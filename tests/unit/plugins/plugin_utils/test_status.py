@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from typing import Any
 
@@ -318,6 +318,21 @@ def test_gateways_tell_of_a_host_that_does_not_answer() -> None:
     ]
 
 
+def test_keys_of_all_gateways() -> None:
+    alice = {"requests": 5, "rejected": 2, "failed": 1, "timed": 2, "first_byte_ms_p50": 3.0, "first_byte_ms_p95": 4.0}
+    gateways = {
+        "gw1": {**gateway("gpu1"), "api_keys": {"alice": alice, "<b>": alice}},
+        "gw2": {**gateway("gpu1"), "api_keys": {"alice": alice}},
+        "gw3": {**gateway("gpu1"), "api_keys": None},
+    }
+    found = status({"gpu1": look()}, gateways)
+    assert found["api_keys"]["alice"] == {**alice, "requests": 10, "rejected": 4, "failed": 2, "timed": 4}
+    assert (
+        "API keys Key Last minute Rejected Failed First byte, median / p95 <b> 5 requests 2 1 3 / 4 ms"
+        in page(found).text
+    )
+
+
 def test_strangers_behind_a_gateway() -> None:
     found = status({"gpu1": look()}, {"gw1": gateway("gpu10", "gpu1", "gpu9")})
     assert found["gateways"][0]["strangers"] == ["gpu9", "gpu10"]
@@ -436,14 +451,14 @@ class Page(HTMLParser):
         return " ".join(word for word in self.words if word)
 
 
-def html(data: dict[str, Any]) -> str:
+def html(data: dict[str, Any], charts: Sequence[Any] = ()) -> str:
     # As Ansible sets them; undefined is an error there, too.
     environment = Environment(loader=FileSystemLoader(TEMPLATES), trim_blocks=True, undefined=StrictUndefined)
-    return environment.get_template("status.html.j2").render(fleet_status=data)
+    return environment.get_template("status.html.j2").render(fleet_status=data, history_charts=charts)
 
 
-def page(data: dict[str, Any]) -> Page:
-    return Page(html(data))
+def page(data: dict[str, Any], charts: Sequence[Any] = ()) -> Page:
+    return Page(html(data, charts))
 
 
 def test_page_shows_the_fleet() -> None:
@@ -519,8 +534,9 @@ def test_every_value_of_the_page_is_escaped() -> None:
         and not re.match(rf"\s*({macros})\(", value)
         and not re.fullmatch(r"\s*'[^']*' if .*? else '[^']*'\s*", value)
     ]
-    # Fixed names of ours, and a letter by number.
-    assert loose == ["'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[number] if number < 26 else number + 1", *["verdict"] * 3]
+    # Fixed names of ours, and a letter by number. Charts are escaped where they are drawn.
+    letters = "'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[number] if number < 26 else number + 1"
+    assert loose == [letters, *["verdict"] * 3, "chart.svg"]
 
 
 @pytest.mark.parametrize(
