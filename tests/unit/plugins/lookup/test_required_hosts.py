@@ -24,6 +24,7 @@ GROUPS = {
     "doctor": "gpu_hosts, gateway, dynamo, registry_mirror",
     "dynamo": "dynamo",
     "gateway": "gateway",
+    "monitoring": "monitoring",
     "registry_mirror": "registry_mirror",
     "bundle": "builder1",
 }
