@@ -58,7 +58,7 @@ def targets(notes: Mapping[str, Note], local: str) -> dict[str, list[Target]]:
 
 def certificates(notes: Mapping[str, Note]) -> list[str]:
     """Return the certificates of all hosts, without duplicates, sorted by host."""
-    return list(dict.fromkeys(one for _, note in sorted(notes.items()) for one in note.get("certificates", ())))
+    return list(dict.fromkeys(one for _host, note in sorted(notes.items()) for one in note.get("certificates", ())))
 
 
 def _endpoints(host: str, note: Note) -> Iterator[tuple[str, str, int, dict[str, str]]]:

@@ -231,7 +231,7 @@ def test_faults_of_the_rules_are_in_the_catalogue() -> None:
         for check in re.findall(r'check(?:=|=~|!~)"([^"]+)"', rule["expr"])
     ]
     assert len(selected) == 7
-    assert [fault for _, faults in selected for fault in faults if fault not in severities] == []
+    assert [fault for _severity, faults in selected for fault in faults if fault not in severities] == []
     # Those that FaultOpen and FaultWarning leave out have an alert of their own.
     by_alert: dict[str, set[str]] = {name: set(faults) for name, faults in selected}
     left_out = by_alert.pop("TrtllmFleetFaultOpen") | by_alert.pop("TrtllmFleetFaultWarning")
@@ -343,7 +343,7 @@ def test_inhibitions_name_alerts() -> None:
         for matchers in (rule["source_matchers"], rule["target_matchers"]):
             named = re.findall(r"TrtllmFleet[A-Za-z|().+]*", " ".join(matchers))
             for pattern in named:
-                before, _, options = pattern.partition("(")
+                before, _bracket, options = pattern.partition("(")
                 for option in options.rstrip(")").split("|"):
                     assert matching([f"alertname =~ {before}{option}"]), f"{pattern} in {rule}"
         assert matching(rule["source_matchers"])
