@@ -54,6 +54,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.monitoring.targets import certificates, merge_notes, targets
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.variables import role_default
 
 NOTE = "__monitoring_registration"
 
@@ -77,8 +78,8 @@ def monitoring_targets(
 def _default(host: str, its: Mapping[str, Any]) -> dict[str, Any]:
     """Return the note of a host that was never reached."""
     address = its.get("monitoring_address") or its.get("ansible_host") or host
-    port = {"exporter_port": int(its["monitoring_exporter_port"])} if "monitoring_exporter_port" in its else {}
-    return {"address": str(address), **port}
+    port = its.get("monitoring_exporter_port") or role_default("monitoring", "monitoring_exporter_port")
+    return {"address": str(address), "exporter_port": int(port)}
 
 
 class FilterModule:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-# The default of monitoring_exporter_port, at which a host without a note counts as silent.
-EXPORTER_PORT = 8408
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.addresses import bracketed
+
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 Note = Mapping[str, Any]
@@ -52,7 +52,7 @@ def targets(notes: Mapping[str, Note], local: str) -> dict[str, list[Target]]:
         labels = {"instance": host, "group": note["group"]}
         for job, address, port, more in _endpoints(host, note):
             if address not in LOOPBACK or host == local:
-                jobs[job].append({"targets": [_join(address, port)], "labels": {**labels, **more}})
+                jobs[job].append({"targets": [f"{bracketed(address)}:{port}"], "labels": {**labels, **more}})
     return jobs
 
 
@@ -63,7 +63,7 @@ def certificates(notes: Mapping[str, Note]) -> list[str]:
 
 def _endpoints(host: str, note: Note) -> Iterator[tuple[str, str, int, dict[str, str]]]:
     address = note["address"]
-    yield "node", address, note.get("exporter_port", EXPORTER_PORT), {}
+    yield "node", address, note["exporter_port"], {}
     if note.get("gateway_port"):
         yield "gateway", address, note["gateway_port"], {}
     for engine in note.get("engines", ()):
@@ -71,7 +71,3 @@ def _endpoints(host: str, note: Note) -> Iterator[tuple[str, str, int, dict[str,
         yield "engine", note["engine_address"], engine["port"], {"server": f"{host}.{engine['name']}"}
     for component in note.get("components", ()):
         yield "dynamo", component["address"], component["port"], {"component": component["name"]}
-
-
-def _join(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
