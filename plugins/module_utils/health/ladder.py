@@ -20,6 +20,7 @@ COMMAND_TIMEOUT = 120.0
 # (NVIDIA/NVSentinel issue 1690). The health program starts nvidia-smi.
 HOLDERS = (
     "trtllm-health.service",
+    "trtllm-dcgm-exporter.service",
     "nvidia-dcgm.service",
     "nvidia-dcgm-exporter.service",
     "nvidia-persistenced.service",

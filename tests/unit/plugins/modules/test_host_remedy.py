@@ -15,7 +15,8 @@ from ansible_collections.trtllm.fleet.plugins.modules import host_remedy
 from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
 UNIT, GPU = "trtllm-serve-0.service", "0000:06:00.0"
-ACTIVE = {"trtllm-health.service", "nvidia-persistenced.service"}
+HOLDERS = ["trtllm-health.service", "trtllm-dcgm-exporter.service", "nvidia-persistenced.service"]
+ACTIVE = set(HOLDERS)
 INSTALLED = {*ACTIVE, "nvidia-fabricmanager.service"}
 
 
@@ -71,7 +72,7 @@ ext4 983040 1 - Live 0x0
 AGAIN = [f"systemctl reset-failed {UNIT}", f"systemctl start --no-block {UNIT}"]
 OTHERS = [
     command
-    for unit in ("nvidia-persistenced.service", "trtllm-health.service")
+    for unit in reversed(HOLDERS)
     for command in (f"systemctl reset-failed {unit}", f"systemctl start {unit}")
 ]
 FABRIC = [f"systemctl {verb} nvidia-fabricmanager.service" for verb in ("reset-failed", "start")]
@@ -87,7 +88,7 @@ def test_reset_gpu_stops_what_holds_the_gpu(host: Host, capsys: pytest.CaptureFi
     remedy(capsys, "reset_gpu")
     assert host.commands == [
         f"systemctl stop {UNIT}",
-        "systemctl stop trtllm-health.service nvidia-persistenced.service",
+        f"systemctl stop {' '.join(HOLDERS)}",
         f"nvidia-smi --gpu-reset -i {GPU}",
         *OTHERS,
         *AGAIN,
@@ -98,7 +99,7 @@ def test_reload_driver_starts_a_failed_fabric_manager(host: Host, capsys: pytest
     remedy(capsys, "reload_driver")
     assert host.commands == [
         f"systemctl stop {UNIT}",
-        "systemctl stop trtllm-health.service nvidia-persistenced.service nvidia-fabricmanager.service",
+        f"systemctl stop {' '.join(HOLDERS)} nvidia-fabricmanager.service",
         "modprobe --remove nvidia_uvm nvidia_drm nvidia_modeset nvidia_peermem nvidia",
         *(
             f"modprobe {module}"
