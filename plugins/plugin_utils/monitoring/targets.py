@@ -47,7 +47,7 @@ def targets(notes: Mapping[str, Note], local: str) -> dict[str, list[Target]]:
 
     ``local``: the host of Prometheus, which alone reaches its own loopback address.
     """
-    jobs: dict[str, list[Target]] = {"node": [], "gateway": [], "engine": [], "dynamo": []}
+    jobs: dict[str, list[Target]] = {"node": [], "gateway": [], "engine": [], "dynamo": [], "dcgm": []}
     for host, note in sorted(notes.items()):
         labels = {"instance": host, "group": note["group"]}
         for job, address, port, more in _endpoints(host, note):
@@ -71,3 +71,5 @@ def _endpoints(host: str, note: Note) -> Iterator[tuple[str, str, int, dict[str,
         yield "engine", note["engine_address"], engine["port"], {"server": f"{host}.{engine['name']}"}
     for component in note.get("components", ()):
         yield "dynamo", component["address"], component["port"], {"component": component["name"]}
+    if note.get("dcgm_port"):
+        yield "dcgm", address, note["dcgm_port"], {}

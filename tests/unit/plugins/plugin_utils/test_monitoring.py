@@ -97,6 +97,15 @@ def test_a_host_that_was_never_reached_has_the_address_and_port_of_the_inventory
     assert addresses(found["targets"]["node"])["gpu1"] == "gpu1.example.com:9200"
 
 
+def test_a_host_with_dcgm_is_a_target_until_it_is_disabled() -> None:
+    first = monitoring_targets(GROUPS, hosts(gpu1=note("fd00::1", dcgm_port=9400), gpu2=note("192.0.2.2")), {}, "gw1")
+    assert first["targets"]["dcgm"] == [
+        {"targets": ["[fd00::1]:9400"], "labels": {"instance": "gpu1", "group": "gpu_hosts"}}
+    ]
+    second = monitoring_targets(GROUPS, hosts(gpu1=note("fd00::1", dcgm_port=0)), first["hosts"], "gw1")
+    assert second["targets"]["dcgm"] == []
+
+
 def test_the_hash_of_a_password_is_valid_and_stays() -> None:
     first = hashes.bcrypt_hash("secret")
     assert bcrypt.checkpw(b"secret", first.encode())
