@@ -18,9 +18,9 @@ options:
     type: dict
     required: true
   gpus:
-    description: Indices of the GPUs for the container, in the order of C(nvidia-smi).
+    description: Indices of the GPUs for the container, in the order of C(nvidia-smi), or V([all]).
     type: list
-    elements: int
+    elements: raw
     required: true
   access:
     description: V(cdi) for CDI devices of Docker; any other value for the runtime C(nvidia).
@@ -46,7 +46,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
-def container_options(limits: Mapping[str, Any], gpus: Sequence[int], access: str) -> list[str]:
+def container_options(limits: Mapping[str, Any], gpus: Sequence[int | str], access: str) -> list[str]:
     """Return the options, as DOCUMENTATION says."""
     ulimits = sorted((limits.get("ulimits") or {}).items())
     devices = [f"nvidia.com/gpu={gpu}" for gpu in gpus]

@@ -57,3 +57,14 @@ def test_a_unit_has_each_option_on_its_line(access: str, gpus: str) -> None:
 )
 def test_no_limits_are_no_options(limits: dict[str, Any]) -> None:
     assert container_options(limits, [0], "cdi") == ["--device nvidia.com/gpu=0"]
+
+
+@pytest.mark.parametrize(
+    ("access", "option"),
+    [
+        ("cdi", "--device nvidia.com/gpu=all"),
+        ("runtime", "--runtime nvidia --env NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=all"),
+    ],
+)
+def test_a_container_may_get_all_gpus(access: str, option: str) -> None:
+    assert container_options({}, ["all"], access) == [option]
