@@ -31,6 +31,8 @@ LEAKS = (
     f" cat /proc/[1-9]*/cmdline /proc/[1-9]*/environ | tr '\\0' '\\n' | grep -ac ^{PASSWORD}"
 )
 MEMORY = f"{gpu(gpu_recovery_action='Reset')}; {kernel(XID + '95, pid=7062, Uncontained: LTC TAG. RST: Yes')}"
+EXPORTER = "nvidia/k8s/dcgm-exporter"
+EXPORTER_TAG = "4.5.3-4.8.2-distroless"
 # Series that a fleet with one fault has not: Dynamo, DCGM, errors, repairs, burn-ins and drains, and those of a newer
 # engine than the lab's default, which counts no chat.
 ABSENT = (
@@ -101,18 +103,31 @@ class Monitored:
         return {(one["labels"]["job"], one["labels"]["instance"]): one["health"] for one in active}
 
 
+def digest_of(repository: str, tag: str) -> str:
+    """Return the digest of an image in the lab's registry."""
+    accept = "Accept: application/vnd.docker.distribution.manifest.v2+json"
+    url = f"http://127.0.0.1:5000/v2/{repository}/manifests/{tag}"
+    answer = docker("exec", "trtllm-lab-origin", "curl", "--silent", "--fail", "--head", "--header", accept, url)
+    found = re.search(r"^docker-content-digest: (\S+)", answer, re.IGNORECASE | re.MULTILINE)
+    assert found, answer
+    return found[1]
+
+
 @pytest.fixture(scope="module")
 def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
     folder = tmp_path_factory.mktemp("monitoring")
     receiver = Receiver()
     threading.Thread(target=receiver.serve_forever, daemon=True).start()
     existing, own = FLEET.gateway_names
-    hosts: dict[str, Any] = {existing: {"monitoring_prometheus": "existing"}, own: {}}
+    # This pushes the image.
     FLEET.up()
+    hosts: dict[str, Any] = {existing: {"monitoring_prometheus": "existing"}, own: {}}
     variables = {
         "monitoring_password": PASSWORD,
         "monitoring_receivers": [{"name": "team", "webhook_configs": [{"url": receiver.url(FLEET, own)}]}],
         "monitoring_route": {"group_wait": "1s"},
+        "monitoring_dcgm_enabled": True,
+        "monitoring_dcgm_image": f"registry.origin.test/{EXPORTER}:{EXPORTER_TAG}@{digest_of(EXPORTER, EXPORTER_TAG)}",
         "serving_recipe_engine_options": {"return_perf_metrics": True},
     }
     inventory = folder / "monitoring.yml"
@@ -127,7 +142,7 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
 
 def test_every_part_of_the_fleet_is_a_target_that_answers(monitored: Monitored) -> None:
     jobs = {"fleet-node": [*FLEET.gpu_names, *FLEET.gateway_names], "fleet-gateway": FLEET.gateway_names}
-    jobs["fleet-engine"] = FLEET.gpu_names
+    jobs["fleet-engine"] = jobs["fleet-dcgm"] = FLEET.gpu_names
     jobs["fleet-prometheus"] = jobs["fleet-alertmanager"] = [monitored.host]
     expected = {(job, host): "up" for job, hosts in jobs.items() for host in hosts}
     assert wait_for(lambda: monitored.targets() == expected, 45), monitored.targets()
@@ -140,6 +155,30 @@ def test_nothing_answers_without_the_password(monitored: Monitored) -> None:
         assert monitored.get(port, path).status_code == 200, port
         assert monitored.get(port, path, password=None).status_code == 401, port
         assert monitored.get(port, path, password="other").status_code == 401, port
+
+
+def test_dcgm_has_metrics_of_each_gpu(monitored: Monitored) -> None:
+    number = 8 * len(FLEET.gpu_names)
+    fields = ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL")
+
+    def found() -> list[int]:
+        return [len(monitored.query(field)) for field in fields]
+
+    assert wait_for(lambda: found() == [number] * len(fields), 60), found()
+    labels = monitored.query("DCGM_FI_DEV_POWER_USAGE")[0]["metric"]
+    assert {"instance", "gpu", "UUID", "DCGM_FI_DRIVER_VERSION"} <= set(labels)
+    assert "Hostname" not in labels
+
+
+def test_dcgm_runs_by_digest_with_one_capability_behind_the_password(monitored: Monitored) -> None:
+    host = FLEET.gpu_names[0]
+    (shown,) = json.loads(FLEET.shell(host, "docker inspect trtllm-dcgm-exporter"))
+    assert shown["Config"]["Image"] == f"registry.origin.test/{EXPORTER}@{digest_of(EXPORTER, EXPORTER_TAG)}"
+    assert [name.removeprefix("CAP_") for name in shown["HostConfig"]["CapAdd"]] == ["SYS_ADMIN"]
+    assert shown["HostConfig"]["ReadonlyRootfs"] is True
+    assert monitored.get(9400, "/metrics", host=host).status_code == 200
+    assert monitored.get(9400, "/metrics", host=host, password=None).status_code == 401
+    assert monitored.get(9400, "/metrics", host=host, password="other").status_code == 401
 
 
 def test_the_password_is_in_no_log_and_no_process(monitored: Monitored) -> None:
@@ -231,9 +270,27 @@ def test_a_wrong_route_leaves_the_running_alertmanager(monitored: Monitored) -> 
     assert monitored.play("monitoring", "--limit", monitored.host).status == 0
 
 
+def test_dcgm_starts_again_with_docker(monitored: Monitored) -> None:
+    host = FLEET.gpu_names[0]
+    FLEET.shell(host, "systemctl restart docker")
+    assert wait_for(lambda: monitored.get(9400, "/metrics", host=host).status_code == 200, 90)
+    # The next run needs the engine, too.
+    assert wait_for(lambda: monitored.targets()["fleet-engine", host] == "up", 120)
+
+
+def test_a_disabled_dcgm_exporter_is_removed(monitored: Monitored) -> None:
+    host, other = FLEET.gpu_names
+    run = monitored.play("monitoring", "--limit", f"{host},{monitored.host}", monitoring_dcgm_enabled=False)
+    assert run.status == 0, run.output
+    assert FLEET.shell(host, "docker ps --quiet --filter name=dcgm", check=False) == ""
+    assert FLEET.shell(host, "ls /etc/systemd/system | grep dcgm", check=False) == ""
+    assert wait_for(lambda: ("fleet-dcgm", host) not in monitored.targets(), 60), monitored.targets()
+    assert monitored.targets()["fleet-dcgm", other] == "up"
+
+
 def test_decommission_leaves_nothing_on_a_host(monitored: Monitored) -> None:
     host = FLEET.gpu_names[1]
     run = monitored.play("decommission", "--limit", host, rollout_min_capacity=0)
     assert run.status == 0, run.output
-    left = "/etc/trtllm-fleet /etc/systemd/system/*node-exporter* /usr/bin/prometheus* /var/lib/trtllm*"
+    left = "/etc/trtllm-fleet /etc/systemd/system/*exporter* /usr/bin/prometheus* /var/lib/trtllm*"
     assert FLEET.shell(host, f"ls -d {left} 2> /dev/null", check=False) == ""

@@ -71,9 +71,7 @@ ext4 983040 1 - Live 0x0
 """
 AGAIN = [f"systemctl reset-failed {UNIT}", f"systemctl start --no-block {UNIT}"]
 OTHERS = [
-    command
-    for unit in reversed(HOLDERS)
-    for command in (f"systemctl reset-failed {unit}", f"systemctl start {unit}")
+    command for unit in reversed(HOLDERS) for command in (f"systemctl reset-failed {unit}", f"systemctl start {unit}")
 ]
 FABRIC = [f"systemctl {verb} nvidia-fabricmanager.service" for verb in ("reset-failed", "start")]
 

@@ -166,10 +166,14 @@ def test_every_public_variable_of_these_roles_is_an_input(group: str, number: in
     [
         # They hand nothing of their own to the host: the gateways' part, and what a rollout compares.
         ("gpu_hosts", "site", {"gateway", "rollout"}),
-        # Role bundle runs on GPU hosts only; the others depend on its variable.
-        ("gateway", "gateway", {"model_weights", "serving_recipe"}),
+        # Role bundle runs on GPU hosts only; the others depend on its variable. So does the DCGM exporter of role monitoring.
+        ("gateway", "gateway", {"model_weights", "serving_recipe", "container_image", "nvidia_container_toolkit"}),
         ("registry_mirror", "registry_mirror", {"model_weights", "serving_recipe"}),
-        ("monitoring", "monitoring", {"model_weights", "serving_recipe"}),
+        (
+            "monitoring",
+            "monitoring",
+            {"model_weights", "serving_recipe", "container_image", "nvidia_container_toolkit"},
+        ),
     ],
 )
 def test_the_roles_are_those_of_site(group: str, playbook: str, apart: set[str]) -> None:
