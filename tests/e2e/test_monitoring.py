@@ -18,7 +18,7 @@ import requests
 import yaml
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.monitoring.description import dashboards, queries
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Run, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Run, docker, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import changed, said
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import Fleet
 from ansible_collections.trtllm.fleet.tests.e2e.test_doctor import XID, gpu, kernel
@@ -282,7 +282,7 @@ def test_a_disabled_dcgm_exporter_is_removed(monitored: Monitored) -> None:
     host, other = FLEET.gpu_names
     run = monitored.play("monitoring", "--limit", f"{host},{monitored.host}", monitoring_dcgm_enabled=False)
     assert run.status == 0, run.output
-    assert FLEET.shell(host, "docker ps --quiet --filter name=dcgm", check=False) == ""
+    assert FLEET.shell(host, "docker ps --quiet --filter name=dcgm") == ""
     assert FLEET.shell(host, "ls /etc/systemd/system | grep dcgm", check=False) == ""
     assert wait_for(lambda: ("fleet-dcgm", host) not in monitored.targets(), 60), monitored.targets()
     assert monitored.targets()["fleet-dcgm", other] == "up"

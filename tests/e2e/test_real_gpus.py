@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ import pytest
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import CONTAINER, REPO, UNIT, Fleet, Run, docker, lab, wait_for
 
 KIND = os.environ.get("LAB_GPU", "real")
+ACCEPTANCE = os.environ.get("REAL_GPUS_ACCEPTANCE", "quick")
 HOST = "real-1"
 ENVIRONMENT = {
     **os.environ,
@@ -41,6 +43,7 @@ VARIABLES = {
 }
 PATIENCE = 300  # seconds
 SMI = ["memory.used", "utilization.gpu", "utilization.memory", "power.draw", "clocks.sm", "clocks_event_reasons.active"]
+ILLEGAL_ACCESS = "from lab.engine.torch_server import access_illegally; access_illegally()"
 real = pytest.mark.skipif(KIND != "real", reason="needs a real GPU")
 
 
@@ -232,3 +235,52 @@ def test_hung_kernel_is_found_and_its_memory_is_free_before_the_next_start(fleet
     assert wait_for(lambda: has_gpu(fleet), PATIENCE)
     keep("watchdog.txt", fleet.shell("journalctl --no-pager --unit=trtllm-watch-serve-0"))
     status(fleet, "spin")
+
+
+def test_status_shows_the_burn_in(fleet: Fleet) -> None:
+    """With REAL_GPUS_ACCEPTANCE=full it takes 25 minutes."""
+    assert play(fleet, "playbooks/accept.yml", acceptance_level=ACCEPTANCE).status == 0
+    result = json.loads(keep("acceptance.json", fleet.shell("cat /var/lib/trtllm-fleet/acceptance.json")))
+    assert result["level"] == ACCEPTANCE
+    row = status(fleet, "acceptance")
+    # The lab's engine without torch tests nothing, which is not a pass.
+    assert row["acceptance"]["verdict"] == ("pass" if KIND == "real" else "unknown"), row
+    assert has_gpu(fleet)
+
+
+@real
+def test_an_xid_of_a_program_is_named_and_nothing_is_restarted(fleet: Fleet) -> None:
+    before, log = fleet.container(), kernel_log()
+    fleet.shell(f"docker exec {CONTAINER} python3 -c {shlex.quote(ILLEGAL_ACCESS)}", check=False)
+    assert wait_for(lambda: any("Xid" in line for line in kernel_log() if line not in log), 20)
+    # The program of role host_health reads the host's log, to which the lab writes the driver's lines.
+    lines = [line.partition("] ")[2] for line in kernel_log() if line not in log and "NVRM" in line]
+    keep("kernel_program.txt", "\n".join(lines))
+    fleet.shell("trtllm-lab-kernel-log " + " ".join(map(shlex.quote, lines)))
+    time.sleep(40)  # two looks
+    health = json.loads(keep("health_program.json", fleet.shell("cat /run/trtllm-fleet/health.json")))
+    assert [one["fault"] for one in health["faults"] if one["severity"] in ("critical", "warning")] == [], health
+    assert fleet.container() == before
+    assert has_gpu(fleet)
+    report = REPO / ".cache" / "real_faults.json"
+    assert play(fleet, "playbooks/doctor.yml", log="doctor_program", doctor_file=str(report)).status == 0
+    faults = json.loads(keep("doctor_program.json", report.read_text()))["faults"]
+    assert "gpu_program_error" in [one["fault"] for one in faults], faults
+    assert play(fleet, "playbooks/repair.yml", "--check", log="repair_program", repair_mode="restart").status == 0
+
+
+def test_the_health_program_is_cheap(fleet: Fleet) -> None:
+    """Its CPU time with its children, with the default interval, while the engine is idle and while it works."""
+    shares = {}
+    for name, users in {"idle": 0, "load": 8}.items():
+        with load(fleet, users):
+            used, began = cpu_seconds(fleet), time.monotonic()
+            time.sleep(75)
+            shares[name] = (cpu_seconds(fleet) - used) / (time.monotonic() - began)
+    memory_now = fleet.shell("systemctl show --value --property=MemoryCurrent trtllm-health").strip()
+    keep("health_cost.json", json.dumps({"share of a core": shares, "bytes": memory_now}))
+    assert max(shares.values()) < 0.05
+
+
+def cpu_seconds(fleet: Fleet) -> float:
+    return int(fleet.shell("systemctl show --value --property=CPUUsageNSec trtllm-health")) / 1e9

@@ -29,6 +29,8 @@ FABRIC_MANAGER = "nvidia-fabricmanager.service"
 MODULE = "nvidia"
 # A line has the module's name, size, number of users, and the modules that use it.
 LOADED = Path("/proc/modules")
+# One that systemd starts again and again could take the GPU during a reset.
+RUNNING = ("active", "activating", "reloading")
 ACTIONS = ("restart_engine", "reset_gpu", "reload_driver")
 
 
@@ -90,11 +92,11 @@ def dependents(module: str, table: str) -> list[str]:
 
 
 def _active(units: Sequence[str], runner: Runner, loaded: bool = False) -> list[str]:
-    """Return the units that run; with ``loaded``, those that are installed."""
+    """Return the units that run or that systemd starts again; with ``loaded``, those that are installed."""
     command = ("systemctl", "show", "--property=LoadState,ActiveState", "--", *units)
     shown = paragraphs(units, output(command, COMMAND_TIMEOUT, runner, RemedyError))
     return [
         unit
         for unit in units
-        if shown.get(unit, {}).get("LoadState") == "loaded" and (loaded or shown[unit].get("ActiveState") == "active")
+        if shown.get(unit, {}).get("LoadState") == "loaded" and (loaded or shown[unit].get("ActiveState") in RUNNING)
     ]

@@ -74,12 +74,13 @@ def input_names(names: Iterable[str], memberships: Collection[str]) -> list[str]
     others = only_facts() | PASSING
     mine = frozenset[str]().union(*(roles for group, roles in ROLES.items() if group in memberships))
 
-    # Other hosts have only the exporter: a new receiver of alerts does not concern them.
-    exporter = entry_point("monitoring", "exporter") if "monitoring" in mine else frozenset()
+    # Other hosts have only the exporters: a new receiver of alerts does not concern them.
+    entries = [*(["exporter"] if "monitoring" in mine else []), *(["dcgm"] if "gpu_hosts" in memberships else [])]
+    exporters = frozenset[str]().union(*(entry_point("monitoring", entry) for entry in entries))
 
     def is_input(name: str) -> bool:
         if role_of(name) == "monitoring" and "monitoring" not in memberships:
-            return name in exporter
+            return name in exporters
         if name.startswith(REGISTRATION):
             return "gpu_hosts" in memberships
         return "host_health" in mine if name == FAULTS else role_of(name) in mine

@@ -35,11 +35,11 @@ LABELS = {"DCGM_FI_DRIVER_VERSION", "UUID", "device", "gpu", "modelName", "pci_b
 XID_LABELS = {"err_code", "err_msg"}
 
 
-def deploy(folder: Path, *options: str, **variables: Any) -> subprocess.CompletedProcess[str]:
-    """Run the entry point in check mode on this machine, on which nothing of it is deployed."""
+def deploy(folder: Path, *options: str, entry: str = "dcgm", **variables: Any) -> subprocess.CompletedProcess[str]:
+    """Run an entry point in check mode on this machine, on which nothing of it is deployed."""
     (folder / "docker").write_text(DOCKER)
     (folder / "docker").chmod(0o755)
-    role = {"import_role": {"name": "trtllm.fleet.monitoring", "tasks_from": "dcgm"}}
+    role = {"import_role": {"name": "trtllm.fleet.monitoring", "tasks_from": entry}}
     shown = {"debug": {"msg": "note {{ __monitoring_registration | default({}) | to_json }}"}}
     (folder / "play.json").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [role, shown]}]))
     given = {"monitoring_password": "secret", "ansible_python_interpreter": sys.executable, **variables}
@@ -111,15 +111,29 @@ def test_the_unit_runs_the_image_by_digest_with_one_capability(tmp_path: Path) -
 def test_an_image_that_cannot_be_pulled_by_digest_is_rejected(
     tmp_path: Path, variables: dict[str, str], message: str
 ) -> None:
-    run = deploy(tmp_path, monitoring_dcgm_enabled=True, **variables)
+    run = deploy(tmp_path, entry="validate", monitoring_dcgm_enabled=True, **variables)
     assert run.returncode == 2, run.stdout
     assert re.search(message, run.stdout), run.stdout
 
 
 def test_a_host_with_a_bundle_pulls_from_a_registry_of_its_network(tmp_path: Path) -> None:
     image = f"{REPOSITORY}@{DIGEST}"
-    run = deploy(tmp_path, monitoring_dcgm_enabled=True, monitoring_dcgm_image=image, bundle_dir="/srv/bundle")
+    for entry in ("validate", "dcgm"):
+        run = deploy(
+            tmp_path, entry=entry, monitoring_dcgm_enabled=True, monitoring_dcgm_image=image, bundle_dir="/srv/bundle"
+        )
+        assert run.returncode == 0, run.stdout
+
+
+def test_a_disabled_exporter_is_removed(tmp_path: Path) -> None:
+    units = tmp_path / "units"
+    units.mkdir()
+    (units / "trtllm-dcgm-exporter.service").touch()
+    (tmp_path / "systemctl").write_text("#!/bin/sh\nprintf 'LoadState=loaded\\nActiveState=active\\n'\n")
+    (tmp_path / "systemctl").chmod(0o755)
+    run = deploy(tmp_path, __monitoring_unit_dir=str(units))
     assert run.returncode == 0, run.stdout
+    assert "changed=2" in run.stdout, run.stdout
 
 
 def test_nothing_is_deployed_by_default(tmp_path: Path) -> None:

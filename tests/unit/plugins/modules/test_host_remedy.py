@@ -25,13 +25,14 @@ class Host:
         self.record = path / "remedies.json"
         self.commands: list[str] = []
         self.failing = ""
+        self.state = "active"
 
     def __call__(self, argv: Sequence[str], timeout: float) -> CommandResult:
         if argv[1] == "show":
             units = argv[argv.index("--") + 1 :]
             states = [(unit in INSTALLED, unit in ACTIVE) for unit in units]
             shown = [
-                f"LoadState={'loaded' if load else 'not-found'}\nActiveState={'active' if active else 'failed'}\n"
+                f"LoadState={'loaded' if load else 'not-found'}\nActiveState={self.state if active else 'failed'}\n"
                 for load, active in states
             ]
             return CommandResult(0, "\n".join(shown))
@@ -91,6 +92,13 @@ def test_reset_gpu_stops_what_holds_the_gpu(host: Host, capsys: pytest.CaptureFi
         *OTHERS,
         *AGAIN,
     ]
+
+
+@pytest.mark.parametrize("state", ["activating", "reloading"])
+def test_reset_gpu_stops_what_systemd_starts_again(host: Host, capsys: pytest.CaptureFixture[str], state: str) -> None:
+    host.state = state
+    remedy(capsys, "reset_gpu")
+    assert f"systemctl stop {' '.join(HOLDERS)}" in host.commands
 
 
 def test_reload_driver_starts_a_failed_fabric_manager(host: Host, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,7 +133,7 @@ ALWAYS = ("ansible_host", "group gateway", "group monitoring", "group registry_m
 )
 def test_inputs_are_the_variables_of_the_roles_that_run_on_a_host(memberships: list[str], expected: list[str]) -> None:
     ours = {"serving_recipe_use_case", "gateway_api_keys", "gateway_host_address", "registry_mirror_port"}
-    # The exporter has no other variables than the host of Prometheus.
+    # The exporter of other hosts has no other variables than the host of Prometheus; GPU hosts have those of DCGM.
     ours |= {"monitoring_retention"} if "monitoring" in memberships else set()
     apart = {"other", "benchmark_note", "model_weights_token", "trtllm_server_answers"}
     found = inputs(dict.fromkeys(ours | apart, "x"), memberships=memberships)
@@ -152,7 +152,9 @@ def test_registration_of_a_host_at_gateways_is_an_input() -> None:
 )
 def test_every_public_variable_of_these_roles_is_an_input(group: str, number: int) -> None:
     public = {name for role, names in roles().items() if role in ROLES[group] for name in names}
-    only_of_prometheus = roles()["monitoring"] - entry_point("monitoring", "exporter")
+    exporters = entry_point("monitoring", "exporter")
+    exporters |= entry_point("monitoring", "dcgm") if group == "gpu_hosts" else frozenset()
+    only_of_prometheus = roles()["monitoring"] - exporters
     known = set(inputs(dict.fromkeys(public, "x"), memberships=[group]))
     assert len(public) > number
     assert public - known == {
@@ -166,7 +168,7 @@ def test_every_public_variable_of_these_roles_is_an_input(group: str, number: in
     [
         # They hand nothing of their own to the host: the gateways' part, and what a rollout compares.
         ("gpu_hosts", "site", {"gateway", "rollout"}),
-        # Role bundle runs on GPU hosts only; the others depend on its variable. So does the DCGM exporter of role monitoring.
+        # Role bundle runs on GPU hosts only; the others depend on its variable. So does the DCGM exporter.
         ("gateway", "gateway", {"model_weights", "serving_recipe", "container_image", "nvidia_container_toolkit"}),
         ("registry_mirror", "registry_mirror", {"model_weights", "serving_recipe"}),
         (
