@@ -43,7 +43,8 @@ VARIABLES = {
 }
 PATIENCE = 300  # seconds
 SMI = ["memory.used", "utilization.gpu", "utilization.memory", "power.draw", "clocks.sm", "clocks_event_reasons.active"]
-ILLEGAL_ACCESS = "from lab.engine.torch_server import access_illegally; access_illegally()"
+# Another program than the engine, in its container.
+ILLEGAL_ACCESS = "from torch_server import access_illegally; access_illegally()"
 real = pytest.mark.skipif(KIND != "real", reason="needs a real GPU")
 
 
@@ -251,7 +252,8 @@ def test_status_shows_the_burn_in(fleet: Fleet) -> None:
 @real
 def test_an_xid_of_a_program_is_named_and_nothing_is_restarted(fleet: Fleet) -> None:
     before, log = fleet.container(), kernel_log()
-    fleet.shell(f"docker exec {CONTAINER} python3 -c {shlex.quote(ILLEGAL_ACCESS)}", check=False)
+    program = f"/opt/machine/python -c {shlex.quote(ILLEGAL_ACCESS)}"
+    fleet.shell(f"docker exec --workdir /opt/machine {CONTAINER} {program}", check=False)
     assert wait_for(lambda: any("Xid" in line for line in kernel_log() if line not in log), 20)
     # The program of role host_health reads the host's log, to which the lab writes the driver's lines.
     lines = [line.partition("] ")[2] for line in kernel_log() if line not in log and "NVRM" in line]
@@ -277,8 +279,9 @@ def test_the_health_program_is_cheap(fleet: Fleet) -> None:
             used, began = cpu_seconds(fleet), time.monotonic()
             time.sleep(75)
             shares[name] = (cpu_seconds(fleet) - used) / (time.monotonic() - began)
-    memory_now = fleet.shell("systemctl show --value --property=MemoryCurrent trtllm-health").strip()
-    keep("health_cost.json", json.dumps({"share of a core": shares, "bytes": memory_now}))
+    process = fleet.shell("systemctl show --value --property=MainPID trtllm-health").strip()
+    resident = fleet.shell(f"sed -n 's/^VmRSS: *//p' /proc/{process}/status").strip()
+    keep("health_cost.json", json.dumps({"share of a core": shares, "resident": resident}))
     assert max(shares.values()) < 0.05
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
@@ -228,13 +229,14 @@ def test_mixed_types_in_one_host(tmp_path: Path) -> None:
     ]
 
 
-def test_the_cdi_specification_has_the_form_of_a_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cdi_specification_has_the_form_of_a_real_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     files = PACKAGES / "files/nvidia-container-toolkit-base/usr"
     real = yaml.safe_load((FIXTURES / "cdi_h100x1.txt").read_text())
     monkeypatch.syspath_prepend(str(files / "lib/nvidia-container-toolkit"))
     program = runpy.run_path(str(files / "bin/nvidia-ctk"))
     uuid = real["devices"][1]["name"]
     monkeypatch.setattr(program["cdi"], "discover", lambda: ("580.159.04", {"0": (uuid, "/dev/nvidia0")}))
+    monkeypatch.setattr(program["cdi"], "SIMULATED", [str(tmp_path)])
     ours = yaml.safe_load(program["specification"]())
     edits, real_edits = ours.pop("containerEdits"), real.pop("containerEdits")
     assert ours == real
@@ -246,6 +248,25 @@ def test_the_cdi_specification_has_the_form_of_a_real_one(monkeypatch: pytest.Mo
     # The lab has no other library, and a file of its own for nvidia-smi.
     assert {"libcuda.so.580.159.04", "libnvidia-ml.so.580.159.04", "nvidia-smi"} <= {
         Path(mount["hostPath"]).name for mount in edits["mounts"] if mount in real_edits["mounts"]
+    }
+
+
+def test_libraries_of_a_real_driver_have_their_sonames_in_a_container(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(PACKAGES / "files/nvidia-container-toolkit-base/usr/lib/nvidia-container-toolkit"))
+    cdi = importlib.import_module("cdi")
+    monkeypatch.setattr(cdi, "LIBRARIES", str(tmp_path))
+    monkeypatch.setattr(cdi, "SIMULATED", ["/nonexistent"])
+    for name in ("libcuda.so.580.1", "libnvidia-nvvm.so.580.1", "libc.so.6"):
+        (tmp_path / name).touch()
+    (tmp_path / "libcuda.so.1").symlink_to("libcuda.so.580.1")
+    cuda, nvvm = f"{tmp_path}/libcuda.so.580.1", f"{tmp_path}/libnvidia-nvvm.so.580.1"
+    assert cdi.mounts("580.1") == {
+        cuda: cuda,
+        nvvm: nvvm,
+        f"{tmp_path}/libcuda.so.1": cuda,
+        "/usr/bin/nvidia-smi": os.path.realpath("/usr/bin/nvidia-smi"),
     }
 
 

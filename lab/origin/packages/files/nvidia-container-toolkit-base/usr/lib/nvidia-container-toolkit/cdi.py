@@ -3,12 +3,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Devices and files that a container needs for a GPU, shared by nvidia-ctk and nvidia-container-runtime."""
 
+import glob
 import os
 import subprocess
 import xml.etree.ElementTree as ET
 
 KIND = "nvidia.com/gpu"
 LIBRARIES = f"/usr/lib/{os.uname().machine}-linux-gnu"
+# What the lab's nvidia-smi needs beside it. A machine with a real GPU has neither.
+SIMULATED = ("/usr/share/nvidia-lab", "/run/nvidia-lab")
 CONTROL_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")
 
 
@@ -32,12 +35,12 @@ def discover() -> tuple[str, dict[str, tuple[str, str]]]:
     return root.findtext("driver_version", ""), gpus
 
 
-def mounts(version: str) -> list[str]:
-    """Return the driver's host paths for a container. The lab's nvidia-smi needs the last two."""
-    return [
-        f"{LIBRARIES}/libcuda.so.{version}",
-        f"{LIBRARIES}/libnvidia-ml.so.{version}",
-        "/usr/bin/nvidia-smi",
-        "/usr/share/nvidia-lab",
-        "/run/nvidia-lab",
-    ]
+def mounts(version: str) -> dict[str, str]:
+    """Return the driver's files for a container, each with its path on the host."""
+    if all(map(os.path.exists, SIMULATED)):
+        libraries = [f"{LIBRARIES}/{name}.so.{version}" for name in ("libcuda", "libnvidia-ml")]
+        return {path: path for path in (*libraries, "/usr/bin/nvidia-smi", *SIMULATED)}
+    libraries = sorted(glob.glob(f"{LIBRARIES}/*.so.{version}"))
+    # In place of the links that hooks of NVIDIA's tool create in the container.
+    links = [path for path in sorted(glob.glob(f"{LIBRARIES}/*.so.*")) if os.path.realpath(path) in libraries]
+    return {path: os.path.realpath(path) for path in (*libraries, *links, "/usr/bin/nvidia-smi")}
