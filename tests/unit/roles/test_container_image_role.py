@@ -5,15 +5,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+from ansible_collections.trtllm.fleet.tests.unit.role_run import run_playbook
 
 IMAGES = ["registry.example/etcd:1", "registry.example/nats:2"]
 PLAYBOOK = """
@@ -52,31 +48,8 @@ def test_each_image_has_its_own_digest(tmp_path: Path, image: str, check: list[s
     (tmp_path / "docker").write_text(DOCKER)
     (tmp_path / "docker").chmod(0o755)
     (tmp_path / "play.yml").write_text(PLAYBOOK)
-    variables = {
-        "images": IMAGES,
-        "waited_for": [image],
-        "result": str(tmp_path / "result"),
-        "ansible_python_interpreter": sys.executable,
-    }
-    done = subprocess.run(
-        [
-            "ansible-playbook",
-            str(tmp_path / "play.yml"),
-            "--inventory=host,",
-            "--connection=local",
-            f"--extra-vars={json.dumps(variables)}",
-            *check,
-        ],
-        env={
-            **os.environ,
-            "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"),
-            "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        },
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
+    variables = {"images": IMAGES, "waited_for": [image], "result": str(tmp_path / "result")}
+    done = run_playbook(tmp_path, tmp_path / "play.yml", "host", *check, **variables)
     assert done.returncode == 0, done.stdout
     name = image.rpartition(":")[0]
     assert (tmp_path / "result").read_text() == f"{name}@sha256:digest-of-{name.rpartition('/')[2]}"

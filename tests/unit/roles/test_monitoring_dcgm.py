@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import yaml
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.monitoring.description import dashboards, queries
 from ansible_collections.trtllm.fleet.tests.unit.paths import FIXTURES, ROOT
+from ansible_collections.trtllm.fleet.tests.unit.role_run import run_playbook
 
 DIGEST = f"sha256:{'5' * 64}"
 REPOSITORY = "registry.example:5000/k8s/dcgm-exporter"
@@ -42,20 +41,8 @@ def deploy(folder: Path, *options: str, entry: str = "dcgm", **variables: Any) -
     role = {"import_role": {"name": "trtllm.fleet.monitoring", "tasks_from": entry}}
     shown = {"debug": {"msg": "note {{ __monitoring_registration | default({}) | to_json }}"}}
     (folder / "play.json").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [role, shown]}]))
-    given = {"monitoring_password": "secret", "ansible_python_interpreter": sys.executable, **variables}
-    command = ["ansible-playbook", str(folder / "play.json"), "--inventory=192.0.2.7,", "--connection=local"]
-    return subprocess.run(
-        [*command, "--check", "--diff", f"--extra-vars={json.dumps(given)}", *options],
-        env={
-            **os.environ,
-            "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"),
-            "PATH": f"{folder}:{os.environ['PATH']}",
-        },
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
+    given = {"monitoring_password": "secret", **variables}
+    return run_playbook(folder, folder / "play.json", "192.0.2.7", "--check", "--diff", *options, **given)
 
 
 def written(output: str, path: str) -> str:
