@@ -9,7 +9,6 @@ NORMAL_LIFE_HOURS (24). ``ROLLOUT_DOCUMENTS=docs/test-results`` writes the resul
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -38,13 +37,13 @@ PAGE = """# False alarms
 
 {hours:g} hours of normal life: two hosts of the lab with eight simulated H200 each behind two gateways,
 {rate:g} requests/s by the OpenAI client. The health program looked every {interval} s instead of every 15 s, until each
-host had looked {looks} times. Alerts were evaluated in real time. Written by `tests/e2e/test_normal_life.py`, last run
-on {date}.
+host had looked {looks} times. Alerts were evaluated in real time; TrtllmFleetClockWrong, of hosts without a time
+service as in the lab, is left out. Written by `tests/e2e/test_normal_life.py`, last run on {date}.
 
 | | |
 |---|---|
 | duration | {minutes:.0f} min |
-| requests | {requests}, of which failed {failed} |
+| requests | {requests}, {failed} of them failed |
 | done in this time | {done} |
 | reports of an unfit instance | {unfit} |
 | alerts | {alerts} |
@@ -139,7 +138,7 @@ def restart_services(_life: Life) -> None:
     FLEET.shell(FLEET.gateway_names[0], "systemctl reload trtllm-gateway")
 
 
-def upgrade_packages(_life: Life) -> None:
+def reinstall_package(_life: Life) -> None:
     for host in [*FLEET.gpu_names, *FLEET.gateway_names]:
         FLEET.shell(host, "apt-get update -q && apt-get install -q -y --reinstall ca-certificates")
 
@@ -166,7 +165,7 @@ DAILY: list[Callable[[Life], None]] = [
     restart_services,
     rollout,
     quiet,
-    upgrade_packages,
+    reinstall_package,
     site,
     reboot,
     fill_and_free,
@@ -203,7 +202,7 @@ def test_normal_life_raises_no_alarm(life: Life) -> None:
             date=time.strftime("%Y-%m-%d"),
             minutes=(time.monotonic() - began) / 60,
             requests=requests,
-            failed=json.dumps(failed),
+            failed=sum(failed.values()),
             done=", ".join(f"{name.replace('_', ' ')} {times} times" for name, times in life.done.items()),
             unfit=len(reports),
             alerts=", ".join(sorted(alerts)) or "none",
