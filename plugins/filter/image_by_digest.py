@@ -24,7 +24,7 @@ EXAMPLES = r"""
 - name: Check for the image
   ansible.builtin.command:
     argv: [docker, image, inspect, "{{ served.description | trtllm.fleet.image_by_digest }}"]
-  changed_when: false
+  changed_when: false  # only reads
 """
 
 RETURN = r"""
