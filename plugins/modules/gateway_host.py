@@ -47,10 +47,6 @@ options:
         description: Name of the host.
         type: str
         required: true
-      model:
-        description: The model id that the host serves, with O(hosts[].servers). A gateway is for one model.
-        type: str
-        default: ''
       servers:
         description: The host's instances. Required with V(present), optional with V(ready).
         type: list
@@ -68,6 +64,10 @@ options:
           port:
             description: Its port.
             type: int
+            required: true
+          model:
+            description: The model that it serves, by its name on the hub. Each model has its own instances and queue.
+            type: str
             required: true
           max_requests:
             description: Requests that it gets at a time. More wait in the gateway for the instance that is free first.
@@ -108,13 +108,11 @@ EXAMPLES = r"""
   trtllm.fleet.gateway_host:
     hosts:
       - name: gpu1
-        model: gpt-oss-120b
         servers:
-          - {name: serve-0, address: 192.0.2.11, port: 8000, max_requests: 720}
+          - {name: serve-0, address: 192.0.2.11, port: 8000, model: openai/gpt-oss-120b, max_requests: 720}
       - name: gpu2
-        model: gpt-oss-120b
         servers:
-          - {name: serve-0, address: 192.0.2.12, port: 8000, max_requests: 720}
+          - {name: serve-0, address: 192.0.2.12, port: 8000, model: openai/gpt-oss-20b, max_requests: 720}
     timeout: 60
   delegate_to: gateway1
 
@@ -173,11 +171,11 @@ SERVER_OPTIONS = dict(
     name=dict(type="str", required=True),
     address=dict(type="str", required=True),
     port=dict(type="int", required=True),
+    model=dict(type="str", required=True),
     max_requests=dict(type="int", required=True),
 )
 HOST_OPTIONS = dict(
     name=dict(type="str", required=True),
-    model=dict(type="str", default=""),
     servers=dict(type="list", elements="dict", default=[], options=SERVER_OPTIONS),
 )
 OPTIONS = dict(
@@ -203,14 +201,14 @@ def host_change(host: dict[str, Any], given: dict[str, Any], found: Mapping[str,
         if len(servers) < len(host["servers"]):
             raise GatewayError("two of its servers have the same name; HAProxy needs different names. Rename one")
         if state == "present":
-            return present(old, host["model"], servers, found)
+            return present(old, servers, found)
         if state == "drained":
             # A host that is not registered gets no request anyway.
             return old and marked(host["name"], old, lambda server: server.drain(by), instances)
         if servers:
             others = {name: server for name, server in (old.servers if old else {}).items() if name not in instances}
             chosen = {name: server for name, server in servers.items() if name in (instances or servers)}
-            old = present(old, host["model"], {**(others if instances else {}), **chosen}, found)
+            old = present(old, {**(others if instances else {}), **chosen}, found)
         return marked(host["name"], old, lambda server: server.ready(by), instances)
 
     return changed

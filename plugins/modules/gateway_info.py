@@ -84,6 +84,7 @@ hosts:
         in_flight: 3
         requests: 51234
         address: 192.0.2.11:8000
+        model: openai/gpt-oss-120b
         traffic: {requests: 812, failed: 0, timed: 640, first_byte_ms_p50: 41.0, first_byte_ms_p95: 120.0}
 api_keys:
   description:
@@ -95,11 +96,6 @@ api_keys:
   type: dict
   sample:
     alice: {requests: 812, rejected: 3, failed: 0, timed: 640, first_byte_ms_p50: 41.0, first_byte_ms_p95: 120.0}
-model:
-  description: The model id of the hosts; empty without hosts.
-  returned: success
-  type: str
-  sample: gpt-oss-120b
 """
 
 from pathlib import Path

@@ -20,7 +20,12 @@ from typing import Any, Callable
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output, run
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.addresses import bracketed
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.configuration import in_service, render, weights
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.configuration import (
+    in_service,
+    read_aliases,
+    render,
+    weights,
+)
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import (
     GatewayError,
     Haproxy,
@@ -38,7 +43,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import 
     combination_problems,
     host_problems,
     read_note,
-    served_model,
+    served_models,
     write_note,
 )
 
@@ -47,6 +52,7 @@ ROOT = "/etc/trtllm-fleet/gateway"
 SOCKET = "/run/trtllm-gateway/admin.sock"
 UNIT = "trtllm-gateway.service"
 HEAD = "head.cfg"
+ALIASES = "aliases.json"
 CONFIG = "haproxy.cfg"
 HOSTS = "hosts"
 
@@ -120,7 +126,7 @@ class Gateway:
                 if self._check_mode:
                     return Applied(bool(differences), False, False, differences, changed_hosts, failures)
                 raise GatewayError(f"{head} is not there; HAProxy's configuration needs it. Run gateway.yml")
-            text, fingerprint = render(head.read_text(), after)
+            text, fingerprint = render(head.read_text(), after, self._aliases())
             config = self._root / CONFIG
             old = config.read_text() if config.exists() else ""
             if text != old:
@@ -141,9 +147,12 @@ class Gateway:
         except NotRunning:
             rows, running = {}, False
 
+        models = {name: model for model, names in served_models(hosts).items() for name in names}
+
         def surveyed(name: str, server: Server) -> dict[str, Any]:
             row = rows.get(name, {})
             return {
+                "model": models[name],
                 "drained": server.drained,
                 "drained_by": server.drained_by,
                 "up": is_up(row),
@@ -155,7 +164,6 @@ class Gateway:
 
         return {
             "running": running,
-            "model": served_model(hosts),
             "hosts": {
                 name: {instance: surveyed(f"{name}.{instance}", server) for instance, server in host.servers.items()}
                 for name, host in hosts.items()
@@ -174,6 +182,10 @@ class Gateway:
             if not down or self._clock() >= end:
                 return {name: state_text(row) for name, row in down.items()}
             self._sleep(INTERVAL)
+
+    def _aliases(self) -> dict[str, str]:
+        path = self._root / ALIASES
+        return read_aliases(path.read_text()) if path.exists() else {}
 
     def _changed(
         self, before: RegisteredHosts, changes: Mapping[str, Change]

@@ -17,8 +17,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-BACKEND = "instances"
+# Each model has a backend; this is the beginning of its name.
+BACKEND = "model:"
 SOCKET_TIMEOUT = 5.0  # seconds
+SECTION = re.compile(r"^backend (\S+)$(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 SERVER = re.compile(r"^ +server (\S+) (\S+):(\d+) .*\bweight (\d+)", re.MULTILINE)
 
 
@@ -60,14 +62,14 @@ class Haproxy:
 
     def server_states(self) -> str:
         """Return the states of all servers in the format of HAProxy's state file."""
-        return self.ask(f"show servers state {BACKEND}")
+        return self.ask("show servers state")
 
     def weights(self) -> dict[str, int]:
-        """Return the weight that was set for each server."""
+        """Return the weight that was set for each server, by BACKEND/SERVER."""
         lines = self.server_states().splitlines()
         columns = next((line[1:].split() for line in lines if line.startswith("#")), [])
         rows = [dict(zip(columns, line.split())) for line in lines[2:] if line.strip()]
-        return {row["srv_name"]: int(row["srv_uweight"]) for row in rows}
+        return {f"{row['be_name']}/{row['srv_name']}": int(row["srv_uweight"]) for row in rows}
 
     def statistics(self) -> dict[str, dict[str, str]]:
         """Return the statistics of each server by name, with the column names of HAProxy's documentation."""
@@ -75,13 +77,13 @@ class Haproxy:
         return {
             row["svname"]: dict(row)
             for row in rows
-            if row["pxname"] == BACKEND and row["svname"] not in ("BACKEND", "FRONTEND")
+            if row["pxname"].startswith(BACKEND) and row["svname"] not in ("BACKEND", "FRONTEND")
         }
 
     def set_weights(self, wanted: Mapping[str, int]) -> None:
-        """Set the weights of servers. Raises GatewayError if HAProxy rejects one."""
+        """Set the weights of servers, by BACKEND/SERVER. Raises GatewayError if HAProxy rejects one."""
         for name, weight in wanted.items():
-            answer = self.ask(f"set weight {BACKEND}/{name} {weight}").strip()
+            answer = self.ask(f"set weight {name} {weight}").strip()
             if answer:
                 raise GatewayError(f"HAProxy does not set the weight of {name} to {weight}: {answer}")
 
@@ -107,13 +109,17 @@ def kept_states(states: str, config: str) -> str:
     HAProxy prefers the address and port of the state file, so a server that moved is left out. The weight is the
     configuration's. A server without a state starts as up.
     """
-    servers = {name: (address.strip("[]"), port, weight) for name, address, port, weight in SERVER.findall(config)}
+    servers = {
+        (backend, name): (address.strip("[]"), port, weight)
+        for backend, lines in SECTION.findall(config)
+        for name, address, port, weight in SERVER.findall(lines)
+    }
     version, header, *rows = states.strip().splitlines()
     columns = header.removeprefix("# ").split()
     lines = [version, header]
     for row in rows:
         server = dict(zip(columns, row.split()))
-        address, port, weight = servers.get(server["srv_name"], ("", "", ""))
+        address, port, weight = servers.get((server["be_name"], server["srv_name"]), ("", "", ""))
         if (server["srv_addr"], server["srv_port"]) == (address, port):
             server["srv_uweight"] = server["srv_iweight"] = weight
             lines.append(" ".join(server.values()))

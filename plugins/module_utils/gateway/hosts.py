@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Callable, Optional
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.addresses import is_ip, select_address
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import GatewayError
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import BACKEND, GatewayError
 
 # Names of hosts and of instances; joined by a dot they are the names of HAProxy's servers.
 NAME = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]*")
@@ -28,6 +28,7 @@ DRAINERS = (OPERATOR, ROLLOUT, "repair")
 class Server:
     """One instance.
 
+    ``model``: what it serves, by its name on the hub.
     ``max_requests``: requests in flight that a gateway gives it; more wait in the gateway.
     ``drained_by``: one of DRAINERS; empty if the instance is in service.
     ``resolved``: the IP address that was found for ``address``; empty if ``address`` is one.
@@ -35,6 +36,7 @@ class Server:
 
     address: str
     port: int
+    model: str
     max_requests: int
     drained_by: str = ""
     resolved: str = ""
@@ -54,9 +56,8 @@ class Server:
 
 @dataclass(frozen=True)
 class RegisteredHost:
-    """A GPU host: the model that it serves, by its name on the hub, and its instances by name."""
+    """A GPU host: its instances by name."""
 
-    model: str
     servers: Mapping[str, Server]
 
 
@@ -67,11 +68,13 @@ Change = Callable[[Optional[RegisteredHost]], Optional[RegisteredHost]]
 def read_note(text: str) -> RegisteredHost:
     """Return the host of a note. Raises TypeError, KeyError, ValueError or AttributeError for an invalid one."""
     values = json.loads(text)
-    servers = {name: Server(**server) for name, server in values["servers"].items()}
+    # Before a gateway served several models, a host had one.
+    of_host = {"model": values["model"]} if "model" in values else {}
+    servers = {name: Server(**{**of_host, **server}) for name, server in values["servers"].items()}
     for server in servers.values():
-        if [type(value) for value in vars(server).values()] != [str, int, int, str, str]:
+        if [type(value) for value in vars(server).values()] != [str, int, str, int, str, str]:
             raise TypeError(f"{server} has a value of another type")
-    return RegisteredHost(str(values["model"]), servers)
+    return RegisteredHost(servers)
 
 
 def write_note(host: RegisteredHost) -> str:
@@ -81,7 +84,6 @@ def write_note(host: RegisteredHost) -> str:
 
 def present(
     old: RegisteredHost | None,
-    model: str,
     servers: Mapping[str, Server],
     found: Mapping[str, Sequence[str]] | None = None,
 ) -> RegisteredHost:
@@ -99,7 +101,7 @@ def present(
             resolved = select_address(server.address, last, (found or {}).get(server.address, ()))
         return replace(server, drained_by=before.drained_by if before else "", resolved=resolved)
 
-    return RegisteredHost(model, {name: registered(name, server) for name, server in sorted(servers.items())})
+    return RegisteredHost({name: registered(name, server) for name, server in sorted(servers.items())})
 
 
 def marked(
@@ -123,9 +125,9 @@ def host_problems(host: RegisteredHost) -> Iterator[str]:
     for name in host.servers:
         if not NAME.fullmatch(name):
             yield NOT_A_NAME.format(name)
-    if not re.fullmatch(r"[A-Za-z0-9._:/-]+", host.model):
-        yield f"{host.model!r} is not the name of a model; it takes letters, digits and ._-:/"
     for name, server in host.servers.items():
+        if not re.fullmatch(r"[A-Za-z0-9._:/-]+", server.model):
+            yield f"{name}: {server.model!r} is not the name of a model; it takes letters, digits and ._-:/"
         if not 0 < server.port < 65536:
             yield f"{name}: port {server.port} is not from 1 to 65535"
         if server.max_requests < 1:
@@ -138,20 +140,26 @@ def combination_problems(hosts: RegisteredHosts) -> Iterator[str]:
     for name, number in names.items():
         if number > 1:
             yield f"{name} is the name of two instances; HAProxy needs different names. Rename a host"
-    by_model: dict[str, list[str]] = {}
-    for name, host in hosts.items():
-        by_model.setdefault(_whole_name(host.model, hosts), []).append(name)
-    if len(by_model) > 1:
-        models = "; ".join(f"{', '.join(sorted(names))}: {model}" for model, names in sorted(by_model.items()))
-        yield f"The hosts serve several models ({models}); a gateway is for one. Use one inventory for each model"
+    for backend, models in Counter(map(backend_name, served_models(hosts))).items():
+        if models > 1:
+            yield f"{backend} is the backend of two models, whose names differ only in / and :. Rename one"
 
 
-def served_model(hosts: RegisteredHosts) -> str:
-    """Return the model of the hosts; empty without hosts."""
-    return next((_whole_name(host.model, hosts) for host in hosts.values()), "")
+def served_models(hosts: RegisteredHosts) -> dict[str, list[str]]:
+    """Return the names in HAProxy of the instances of each model, by its name on the hub, sorted."""
+    found: dict[str, list[str]] = {}
+    for host, value in sorted(hosts.items()):
+        for name, server in value.servers.items():
+            found.setdefault(_whole_name(server.model, hosts), []).append(f"{host}.{name}")
+    return dict(sorted(found.items()))
+
+
+def backend_name(model: str) -> str:
+    """Return the name of HAProxy's backend for a model. HAProxy takes no slash in it."""
+    return BACKEND + model.replace("/", ":")
 
 
 def _whole_name(model: str, hosts: RegisteredHosts) -> str:
     """Return a model's name on the hub. Hosts that an older version of the collection registered have its last part."""
-    names = (host.model for host in hosts.values() if host.model.rpartition("/")[2] == model)
-    return max(names, key=len, default=model)
+    models = {server.model for host in hosts.values() for server in host.servers.values()}
+    return max((name for name in models if name.rpartition("/")[2] == model), key=len, default=model)

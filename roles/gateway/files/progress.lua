@@ -10,11 +10,15 @@
 -- last step of each health check requests the service below. It answers 503 while an instance has work and makes no
 -- progress, or while its host is unfit.
 
-local BACKEND = os.getenv("GATEWAY_BACKEND")
+-- The model of each backend, by the backend's name.
+local MODELS = {}
+for backend, model in os.getenv("GATEWAY_BACKENDS"):gmatch("(%S+)=(%S+)") do
+  MODELS[backend] = model
+end
 -- Socket of this program's service in the current process.
 local SOCKET = os.getenv("GATEWAY_PROGRESS_SOCKET")
--- A completion of one token.
-local REQUEST = os.getenv("GATEWAY_REQUEST")
+-- A completion of one token, for a model.
+local REQUEST = '{"model":"%s","messages":[{"role":"user","content":"ping"}],"max_tokens":1}'
 -- In seconds.
 local TIMEOUT = tonumber(os.getenv("GATEWAY_PROGRESS_TIMEOUT"))
 local INTERVAL = tonumber(os.getenv("GATEWAY_CHECK_INTERVAL"))
@@ -38,8 +42,8 @@ local LONG_ERROR = 2048 -- an error without a Content-Length
 local COUNTED = 6 -- seconds; HAProxy counts an answer at once, and its bytes every five seconds
 
 local instances = {}
--- In this round: instances that are up or would be without this program, and those that it took out of service.
-local serving, out = 0, 0
+-- In this round, by backend: instances that are up or would be without this program, and those that it took out of service.
+local serving, out = {}, {}
 -- Bytes of error answers, by instance. A hung engine may still send them, so they do not count as progress.
 local errors = {}
 
@@ -49,6 +53,17 @@ local function protected(run, ...)
   if not done then
     core.Alert("progress: " .. tostring(message))
   end
+end
+
+-- Return the instances of all models, each with its backend, its name, and HAProxy's server.
+local function servers()
+  local found = {}
+  for backend in pairs(MODELS) do
+    for name, server in pairs(core.backends[backend].servers) do
+      found[#found + 1] = { backend = backend, name = name, server = server }
+    end
+  end
+  return found
 end
 
 -- Send a text. Return the part of the answer that the pattern selects, and true if the connection succeeded.
@@ -89,7 +104,7 @@ end
 local function complete(instance)
   local began, timeout = core.now().sec, instance.down and DOWN_TIMEOUT or TIMEOUT
   -- The status line up to the status. HAProxy's receive("*l") fails on an empty line.
-  local answer, connected = request(instance.address, timeout, 12, "POST", "/v1/chat/completions", REQUEST)
+  local answer, connected = request(instance.address, timeout, 12, "POST", "/v1/chat/completions", REQUEST:format(MODELS[instance.backend]))
   local now, status = core.now().sec, answer and answer:match("^HTTP/%S+ (%d+)")
   instance.next = now + (instance.down and DOWN_INTERVAL or INTERVAL)
   if status == "200" then
@@ -152,21 +167,23 @@ end
 
 -- Count the instances that are up or would be without this program, and those that it took out of service.
 local function count()
-  serving, out = 0, 0
+  for backend in pairs(MODELS) do
+    serving[backend], out[backend] = 0, 0
+  end
   for _, instance in pairs(instances) do
-    local taken = instance.stalled or instance.unfit
+    local taken, backend = instance.stalled or instance.unfit, instance.backend
     if instance.weight > 0 and (taken or not instance.down) then
-      serving = serving + 1
-      out = out + (taken and 1 or 0)
+      serving[backend] = serving[backend] + 1
+      out[backend] = out[backend] + (taken and 1 or 0)
     end
   end
 end
 
--- Return true if one more instance may be taken out of service, and count it. Half of the instances stay: a fault of most
--- of them may be a fault of the gateway, or of what reports it.
-local function may_take_out()
-  if out < serving // 2 then
-    out = out + 1
+-- Return true if one more instance of a model may be taken out of service, and count it. Half of them stay: a fault of most
+-- may be a fault of the gateway, or of what reports it.
+local function may_take_out(backend)
+  if out[backend] < serving[backend] // 2 then
+    out[backend] = out[backend] + 1
     return true
   end
   return false
@@ -175,16 +192,17 @@ end
 -- Take an unfit instance out of service, or return it: because its host reports it as fit, or because others went down
 -- since, so that more than half would be out.
 local function apply_health(instance)
+  local backend = instance.backend
   if not instance.sick then
     instance.unfit = false
-  elseif instance.unfit and instance.weight > 0 and out > serving // 2 then
-    instance.unfit, out = false, out - 1
+  elseif instance.unfit and instance.weight > 0 and out[backend] > serving[backend] // 2 then
+    instance.unfit, out[backend] = false, out[backend] - 1
   elseif not instance.unfit then
-    instance.unfit = instance.weight == 0 or may_take_out()
+    instance.unfit = instance.weight == 0 or may_take_out(backend)
   end
 end
 
-local function inspect(name, server)
+local function inspect(backend, name, server)
   local row, now = server:get_stats(), core.now().sec
   -- It has no address, because its name did not resolve.
   if not row or row.status == "MAINT (resolution)" then
@@ -197,7 +215,7 @@ local function inspect(name, server)
   local deducted = HEADERS * (row.hrsp_1xx + row.hrsp_2xx + row.hrsp_3xx) + (errors[name] or 0)
   local payload = row.bout - deducted
   if not instance then
-    instance = { since = now, mark = payload, next = now, polled = now, failures = 0, examined = 0, known = HEALTH_PORT == "0" }
+    instance = { backend = backend, since = now, mark = payload, next = now, polled = now, failures = 0, examined = 0, known = HEALTH_PORT == "0" }
     instances[name] = instance
   end
   if deducted ~= instance.deducted then
@@ -222,7 +240,7 @@ local function inspect(name, server)
     instance.mark = payload
   end
   local silent = now - instance.since
-  if silent >= TIMEOUT and not instance.stalled and (row.weight == 0 or may_take_out()) then
+  if silent >= TIMEOUT and not instance.stalled and (row.weight == 0 or may_take_out(backend)) then
     instance.stalled = true
   end
   if HEALTH_PORT ~= "0" and not instance.examining and now - instance.examined >= INTERVAL then
@@ -269,8 +287,8 @@ local function follow()
   for name in body:gmatch("[^\n]+") do
     served[name] = true
   end
-  for name, server in pairs(core.backends[BACKEND].servers) do
-    server:set_weight(served[name] and WEIGHT or "0")
+  for _, one in ipairs(servers()) do
+    one.server:set_weight(served[one.name] and WEIGHT or "0")
   end
 end
 
@@ -278,8 +296,8 @@ core.register_task(function()
   while tostring(core.get_info()["Stopping"]) ~= "1" do
     local done = 0
     count()
-    for name, server in pairs(core.backends[BACKEND].servers) do
-      protected(inspect, name, server)
+    for _, one in ipairs(servers()) do
+      protected(inspect, one.backend, one.name, one.server)
       done = done + 1
       if done % 20 == 0 then
         core.yield()
@@ -302,9 +320,9 @@ end)
 -- Return the names of the instances in service.
 local function served()
   local names = {}
-  for name, server in pairs(core.backends[BACKEND].servers) do
-    if server:get_stats().weight > 0 then
-      names[#names + 1] = name
+  for _, one in ipairs(servers()) do
+    if one.server:get_stats().weight > 0 then
+      names[#names + 1] = one.name
     end
   end
   return table.concat(names, "\n")
