@@ -10,6 +10,7 @@ short_description: Compute the share of a fleet that serves without some instanc
 version_added: 0.1.0
 description:
   - Returns the percentage of the instances behind a gateway that are in service and up if some are drained.
+  - With several models it is the percentage of the model where it is lowest, among those that lose an instance.
   - Returns V(100) if the hosts to drain have no instance in service, because draining them changes nothing.
 options:
   _input:
@@ -17,7 +18,7 @@ options:
     type: dict
     required: true
   away:
-    description: Number of instances to drain, by host; all that it has if it has fewer.
+    description: Number of instances of each model to drain, by host; all that it has if it has fewer.
     type: dict
     required: true
 author:
@@ -32,11 +33,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: Percentage of all instances.
+  description: Percentage of all instances of the model.
   type: float
   sample: 83.3
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,11 +46,14 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.plan import i
 
 
 def rollout_capacity(gateway: Mapping[str, Any], away: Mapping[str, int]) -> float:
-    """Return the percentage of all instances that serve without some."""
-    serving = {name: in_service(instances.values()) for name, instances in gateway["hosts"].items()}
-    taken = sum(min(number, serving.get(name, 0)) for name, number in away.items())
-    total = sum(map(len, gateway["hosts"].values()))
-    return 100 * (sum(serving.values()) - taken) / total if taken else 100.0
+    """Return the percentage of the instances of a model that serve without some, of the model where it is lowest."""
+    serving, taken, total = Counter[str](), Counter[str](), Counter[str]()
+    for host, instances in gateway["hosts"].items():
+        total.update(one["model"] for one in instances.values())
+        ready = in_service(instances.values())
+        serving += ready
+        taken += Counter({model: min(number, away.get(host, 0)) for model, number in ready.items()})
+    return min((100 * (serving[model] - number) / total[model] for model, number in taken.items()), default=100.0)
 
 
 class FilterModule:

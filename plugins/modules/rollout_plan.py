@@ -81,6 +81,12 @@ steps:
   type: list
   elements: list
   sample: [[gpu1], [gpu2]]
+canaries:
+  description: Names of the hosts in the first step of each model.
+  returned: success
+  type: list
+  elements: str
+  sample: [gpu1]
 instance_batches:
   description: Names of the instances in each batch, by host. An empty list means all instances.
   returned: success
@@ -92,7 +98,7 @@ interrupted:
   type: dict
   sample: {gpu1: [serve-0], gpu2: []}
 away:
-  description: Number of instances in service that the update drains at the same time, by host.
+  description: Number of instances of a model in service that the update drains at the same time, by host.
   returned: success
   type: dict
   sample: {gpu1: 1, gpu2: 8}

@@ -17,7 +17,7 @@ def canary_problems(
     max_ratio: float,
     min_requests: int,
 ) -> list[str]:
-    """Return why a canary is worse than the hosts that are not canaries; empty if it is not.
+    """Return why a canary is worse than the hosts of its models that are not canaries; empty if it is not.
 
     gateways: results of module ``gateway_info`` with traffic. For the limits see ``traffic_problems``.
     """
@@ -28,9 +28,17 @@ def canary_problems(
         if not canary:
             found.append(f"{host} is not behind {gateway['__rollout_gateway']}")
         found += [f"{host}.{name} {one['state']} {at}" for name, one in canary.items() if not one["up"]]
-        names = set(gateway["hosts"]) - set(canaries) or set(gateway["hosts"]) - {host}
-        others = [one["traffic"] for name in sorted(names) for one in gateway["hosts"][name].values()]
-        compared = merge_traffic([one["traffic"] for one in canary.values()]), merge_traffic(others)
+        models = {one["model"] for one in canary.values()}
+        others = {
+            name: [one["traffic"] for one in instances.values() if one["model"] in models]
+            for name, instances in sorted(gateway["hosts"].items())
+            if name != host
+        }
+        apart = [traffic for name, ones in others.items() if name not in canaries for traffic in ones]
+        compared = (
+            merge_traffic([one["traffic"] for one in canary.values()]),
+            merge_traffic(apart or [traffic for ones in others.values() for traffic in ones]),
+        )
         found += [f"{at} {problem}" for problem in traffic_problems(*compared, max_failed, max_ratio, min_requests)]
     return found
 

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import ROLLOUT
@@ -20,37 +22,43 @@ class RolloutError(Exception):
 
 @dataclass(frozen=True)
 class RolloutHost:
-    """State and target of a host.
+    """State and target of a host. Instances are counted by the model that they serve.
 
-    runs, wanted: names of releases. instances, ready: number of instances it runs, and of those in service.
-    withheld: number of instances that an operator drained. batches: number of batches of its instances. platform:
-    changes of driver, Docker and toolkit, one sentence each. gains: number of instances it has more afterwards.
+    runs, wanted: names of releases. instances, ready: the instances it runs, and those of them in service. will: those
+    it runs afterwards. withheld: those that an operator drained. batches: number of batches of its instances. platform:
+    changes of driver, Docker and toolkit, one sentence each.
     """
 
     name: str
     runs: str
     wanted: str
-    instances: int
-    ready: int
-    withheld: int = 0
+    instances: Counter[str]
+    ready: Counter[str]
+    will: Counter[str]
+    withheld: Counter[str] = field(default_factory=Counter)
     batches: int = 1
     platform: Sequence[str] = ()
-    gains: int = 0
 
     @property
     def pending(self) -> bool:
         """Whether the host has to be updated."""
-        return self.runs != self.wanted or bool(self.platform) or self.ready + self.withheld < self.instances
+        absent = self.instances - self.ready - self.withheld
+        return self.runs != self.wanted or bool(self.platform) or bool(absent)
 
     @property
-    def away(self) -> int:
-        """Number of its instances in service that are drained at the same time during the update."""
-        return min(self.ready, 1) if self.batches > 1 else self.ready
+    def away(self) -> Counter[str]:
+        """Its instances in service that are drained at the same time during the update."""
+        return Counter(dict.fromkeys(+self.ready, 1)) if self.batches > 1 else +self.ready
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that it serves afterwards."""
+        return tuple(sorted(self.will))
 
 
-def in_service(instances: Iterable[Mapping[str, Any]]) -> int:
-    """Return the number of instances that get requests, from a gateway's view (module ``gateway_info``)."""
-    return sum(one["up"] and not one["drained"] for one in instances)
+def in_service(instances: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Return the number of instances that get requests, from a gateway's view (module ``gateway_info``), by model."""
+    return Counter(one["model"] for one in instances if one["up"] and not one["drained"])
 
 
 def instance_batches(
@@ -72,11 +80,16 @@ def instance_batches(
 
 @dataclass(frozen=True)
 class Step:
-    """Hosts that are updated together; instances of the fleet that serve during the step, of how many."""
+    """Hosts that are updated together; instances of their models that serve during the step, of how many.
+
+    models: those of the hosts. canary: whether it is the first step of its models.
+    """
 
     hosts: Sequence[str]
     serving: int
     total: int
+    models: Sequence[str] = ()
+    canary: bool = False
 
 
 def batch_sizes(batches: Sequence[Any], total: int) -> list[int]:
@@ -103,41 +116,60 @@ def plan_steps(
 ) -> list[Step]:
     """Return the steps of a rollout; each has ``batches`` hosts or fewer, the last size repeats.
 
-    In each step ``min_capacity`` percent of all instances serve, including those of ``others``, which are not updated.
-    Hosts that serve nothing cost no capacity. Raises RolloutError if not even one host at a time is possible.
+    The hosts of one model after those of the other, each with sizes from the first on. In each step ``min_capacity``
+    percent of all instances of a model serve, including those of ``others``, which are not updated. Hosts that serve
+    nothing cost no capacity. Raises RolloutError if not even one host at a time is possible.
     """
-    total = sum(host.instances for host in (*hosts, *others))
-    serving = sum(host.ready for host in (*hosts, *others))
-    left = [host for host in hosts if host.pending]
-    # Hosts that serve nothing come first, because they add capacity. Hosts that an operator drained come last, because
-    # they get no requests afterwards and the first step is the canary.
-    left.sort(key=lambda host: (host.withheld > 0, host.ready > 0))
-    sizes = batch_sizes(batches, len(left) or 1)
+    total = sum((host.instances for host in (*hosts, *others)), Counter[str]())
+    serving = sum((host.ready for host in (*hosts, *others)), Counter[str]())
+    pending = [host for host in hosts if host.pending]
     found: list[Step] = []
-    while left:
-        size, away = sizes[min(len(found), len(sizes) - 1)], 0
-        least = math.ceil(total * min_capacity / 100)
-        chosen: list[RolloutHost] = []
-        while left and len(chosen) < size and serving - away - left[0].away >= (least if left[0].away else 0):
-            away += left[0].away
-            chosen.append(left.pop(0))
-        if not chosen:
-            host = left[0]
-            raise RolloutError(
-                f"rollout_min_capacity: {min_capacity} percent of {total} instances is {least}; {serving} serve, and "
-                f"without {host.name} ({host.away}) it would be {serving - host.away}. Add hosts, repair those that do "
-                "not serve, or set it lower"
-            )
-        found.append(Step([host.name for host in chosen], serving - away, total))
-        serving += sum(max(0, host.instances + host.gains - host.withheld) - host.ready for host in chosen)
-        total += sum(host.gains for host in chosen)
+    for models in dict.fromkeys(sorted(host.models for host in pending)) or [()]:
+        left = [host for host in pending if host.models == models]
+        # Hosts that serve nothing come first, because they add capacity. Hosts that an operator drained come last,
+        # because they get no requests afterwards and the first step is the canary.
+        left.sort(key=lambda host: (host.withheld.total() > 0, host.ready.total() > 0))
+        sizes = batch_sizes(batches, len(left) or 1)
+        steps = 0
+        while left:
+            chosen, away = _chosen(left, sizes[min(steps, len(sizes) - 1)], serving, total, min_capacity)
+            concerned = {*models, *(model for host in chosen for model in host.instances)}
+            counts = [sum(count[model] for model in concerned) for count in (serving - away, total)]
+            found.append(Step([host.name for host in chosen], *counts, sorted(concerned), canary=steps == 0))
+            for host in chosen:
+                serving = serving - host.ready + (host.will - host.withheld)
+                total = total - host.instances + host.will
+            left, steps = left[len(chosen) :], steps + 1
     return found
+
+
+def _chosen(
+    left: Sequence[RolloutHost], size: int, serving: Counter[str], total: Counter[str], min_capacity: int
+) -> tuple[list[RolloutHost], Counter[str]]:
+    """Return the first hosts that can be updated together, and their instances. Raises RolloutError for none."""
+    least = Counter({model: math.ceil(number * min_capacity / 100) for model, number in total.items()})
+    chosen: list[RolloutHost] = []
+    away = Counter[str]()
+    for host in left[:size]:
+        scarce = [model for model in host.away if serving[model] - away[model] - host.away[model] < least[model]]
+        if scarce and not chosen:
+            model = scarce[0]
+            raise RolloutError(
+                f"rollout_min_capacity: {min_capacity} percent of {total[model]} instances of {model} is "
+                f"{least[model]}; {serving[model]} serve, and without {host.name} ({host.away[model]}) it would be "
+                f"{serving[model] - host.away[model]}. Add hosts, repair those that do not serve, or set it lower"
+            )
+        if scarce:
+            break
+        chosen.append(host)
+        away += host.away
+    return chosen, away
 
 
 def describe(
     hosts: Sequence[RolloutHost], plan: Sequence[Step], seconds: float, bake: float, releases: Mapping[str, str]
 ) -> str:
-    """Return the plan as text. seconds: time per batch of instances; bake: of the canary; releases: descriptions."""
+    """Return the plan as text. seconds: time per batch of instances; bake: of each canary; releases: descriptions."""
     by_name = {host.name: host for host in hosts}
     lines = [f"{sum(len(step.hosts) for step in plan)} of {len(hosts)} hosts are updated, in {len(plan)} steps"]
     changes = Counter((by_name[name].runs, by_name[name].wanted) for step in plan for name in step.hosts)
@@ -149,15 +181,17 @@ def describe(
         lines.append(f"  {' ' * len(str(number))} to    {after}{', not in service' if same else ''}")
     lines.append("")
     expected = 0.0
+    several = len({model for step in plan for model in step.models}) > 1
     for number, step in enumerate(plan, 1):
         took = max((by_name[name].batches * seconds for name in step.hosts), default=0.0) + (
-            bake if number == 1 else 0.0
+            bake if step.canary else 0.0
         )
         expected += took
         share = 100 * step.serving // step.total if step.total else 0
         lines.append(
-            f"  step {number:<3} {', '.join(step.hosts)}: {step.serving} of {step.total} instances serve ({share} %), "
-            f"about {minutes(took)}" + (", canary" if number == 1 and bake else "")
+            f"  step {number:<3} {', '.join(step.hosts)}: {step.serving} of {step.total} instances"
+            f"{' of ' + ', '.join(step.models) if several else ''} serve ({share} %), about {minutes(took)}"
+            + (", canary" if step.canary and bake else "")
         )
     lines.append("")
     chosen = [by_name[name] for step in plan for name in step.hosts]
@@ -175,24 +209,33 @@ def minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
-def instances_ready(name: str, runs: Mapping[str, Any], instances: int, gateways: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many instances of a host are in service at the gateway with fewest; without gateways, how many run."""
+def by_model(description: Mapping[str, Any]) -> Counter[str]:
+    """Return the number of instances of each model in the description of a release, or in a recipe."""
+    return Counter(one.get("model", description["model"]) for one in description["instances"])
+
+
+def instances_ready(name: str, runs: Mapping[str, Any], gateways: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Return a host's instances in service at the gateway with fewest; without gateways, those that run."""
     if not gateways:
-        units = runs.get("units", [])
-        active = [unit for unit in units if unit["active"] == "active" and unit["release"] == runs["verified"]]
-        return min(instances, len(active))
-    return min(in_service(gateway["hosts"].get(name, {}).values()) for gateway in gateways)
+        description = runs["description"] or {"instances": []}
+        active = {
+            unit["name"] for unit in runs["units"] if unit["active"] == "active" and unit["release"] == runs["verified"]
+        }
+        running = [one for one in description["instances"] if one["unit"] in active]
+        return by_model({**description, "instances": running})
+    served = [in_service(gateway["hosts"].get(name, {}).values()) for gateway in gateways]
+    return functools.reduce(operator.and_, served)
 
 
-def instances_withheld(name: str, gateways: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many instances of a host an operator or a repair drained, at the gateway with most."""
-    return max(
-        (
-            sum(one["drained_by"] not in ("", ROLLOUT) for one in gateway["hosts"].get(name, {}).values())
-            for gateway in gateways
-        ),
-        default=0,
-    )
+def instances_withheld(name: str, gateways: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Return a host's instances that an operator or a repair drained, at the gateway with most."""
+    drained = [
+        Counter(
+            one["model"] for one in gateway["hosts"].get(name, {}).values() if one["drained_by"] not in ("", ROLLOUT)
+        )
+        for gateway in gateways
+    ]
+    return functools.reduce(operator.or_, drained, Counter[str]())
 
 
 def read_host(
@@ -203,7 +246,8 @@ def read_host(
     host_plan: what role trtllm_server sets as ``trtllm_server_plan``. platform: changes below the release.
     """
     runs, wanted, recipe = host_plan["runs"], host_plan["wanted"], host_plan["recipe"]
-    served = (runs["description"] or {}).get("instances", [])
+    description = runs["description"] or {"instances": []}
+    served = description["instances"]
     platform = [] if host_plan["back"] else platform
     # The running units differ from the release that was verified.
     edited = host_plan["restart"] and runs["verified"] == wanted
@@ -212,13 +256,13 @@ def read_host(
         name=name,
         runs="" if edited else runs["verified"],
         wanted=wanted,
-        # A host counts for the instances that it serves now, whatever their number is afterwards.
-        instances=len(served) or len(recipe["instances"]),
-        ready=instances_ready(name, runs, len(served), gateways),
+        # A host counts for the instances that it serves now, whatever they are afterwards.
+        instances=by_model(description if served else recipe),
+        ready=instances_ready(name, runs, gateways),
+        will=by_model(recipe),
         withheld=instances_withheld(name, gateways),
         batches=len(batches),
         platform=platform,
-        gains=len(recipe["instances"]) - len(served) if served else 0,
     ), batches
 
 
@@ -248,19 +292,25 @@ def rollout_plan(
         if served:
             releases.setdefault(host_plan["runs"]["verified"], f"{served['name']}, {served['image']}")
     # Hosts outside the play serve as well.
-    behind = {name: len(ones) for gateway in gateways for name, ones in gateway["hosts"].items() if name not in hosts}
+    behind = {
+        name: Counter(one["model"] for one in ones.values())
+        for gateway in gateways
+        for name, ones in gateway["hosts"].items()
+        if name not in hosts
+    }
     others = [
-        RolloutHost(name, "", "", number, instances_ready(name, {}, 0, gateways))
-        for name, number in sorted(behind.items())
+        RolloutHost(name, "", "", instances, instances_ready(name, {}, gateways), instances)
+        for name, instances in sorted(behind.items())
     ]
     members = [host for host, _batches in found.values()]
     plan = plan_steps(members, batches, min_capacity, others)
     return {
         "text": describe(members, plan, seconds, bake, releases),
         "order": [name for step in plan for name in step.hosts],
-        "serving": [host.name for host in members if host.ready],
+        "canaries": [name for step in plan if step.canary for name in step.hosts],
+        "serving": [host.name for host in members if +host.ready],
         "instance_batches": {name: chosen for name, (_host, chosen) in found.items()},
         "interrupted": {name: interrupted(host_plan["runs"]) for name, (host_plan, _platform) in hosts.items()},
-        "away": {host.name: host.away for host in members},
+        "away": {host.name: max(host.away.values(), default=0) for host in members},
         "steps": [list(step.hosts) for step in plan],
     }

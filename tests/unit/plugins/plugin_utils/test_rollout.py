@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,9 +26,15 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.plan import (
     rollout_plan,
 )
 
+MODEL = "openai/gpt-oss-120b"
+OTHER = "openai/gpt-oss-20b"
 
-def host(name: str, ready: int = 1, instances: int = 1, runs: str = "old") -> RolloutHost:
-    return RolloutHost(name, runs, "new", instances, ready)
+
+def host(
+    name: str, ready: int = 1, instances: int = 1, runs: str = "old", model: str = MODEL, will: str = ""
+) -> RolloutHost:
+    now, afterwards = Counter({model: instances}), Counter({will or model: instances})
+    return RolloutHost(name, runs, "new", now, Counter({model: ready}), afterwards)
 
 
 def names(plan: Sequence[Step]) -> list[str]:
@@ -102,8 +109,10 @@ def test_a_rollout_goes_on_with_what_is_left() -> None:
 @pytest.mark.parametrize(
     ("hosts", "min_capacity", "numbers"),
     [
-        pytest.param([*map(host, "abc")], 67, ["67 percent of 3 instances is 3", "3 serve", "a (1) it would be 2"]),
-        pytest.param([host("a")], 1, ["1 percent of 1 instances is 1", "without a (1) it would be 0"]),
+        pytest.param(
+            [*map(host, "abc")], 67, [f"67 percent of 3 instances of {MODEL} is 3", "3 serve", "a (1) it would be 2"]
+        ),
+        pytest.param([host("a")], 1, [f"1 percent of 1 instances of {MODEL} is 1", "without a (1) it would be 0"]),
         # The idle host serves by the plan, and the capacity is still too low.
         pytest.param([host("a", 4, 4), host("b", 0)], 50, ["is 3; 5 serve", "without a (4) it would be 1"]),
         pytest.param([host("a"), host("b", 0, 4, "new"), host("c")], 100, ["6 serve", "without a (1) it would be 5"]),
@@ -135,17 +144,42 @@ def test_every_step_leaves_the_capacity(fleet: list[RolloutHost], batches: list[
         plan = plan_steps(fleet, batches, min_capacity)
     except RolloutError:
         return
-    total, serves = sum(one.instances for one in fleet), {one.name: one.ready for one in fleet}
+    total = sum(one.instances.total() for one in fleet)
+    serves = {one.name: one.ready.total() for one in fleet}
     for step in plan:
         before = sum(serves.values())
         serves.update(dict.fromkeys(step.hosts, 0))
         assert step.serving == sum(serves.values())
         assert step.serving == before or 100 * step.serving >= min_capacity * total
-        serves.update({one.name: one.instances for one in fleet if one.name in step.hosts})
+        serves.update({one.name: one.instances.total() for one in fleet if one.name in step.hosts})
     assert sum(serves.values()) == total
     assert len({name for step in plan for name in step.hosts}) == sum(len(step.hosts) for step in plan)
-    idle = [name for step in plan for name in step.hosts if {one.name: one.ready for one in fleet}[name] == 0]
+    idle = [name for step in plan for name in step.hosts if {one.name: one.ready.total() for one in fleet}[name] == 0]
     assert idle == [name for step in plan for name in step.hosts][: len(idle)]
+
+
+def test_models_are_updated_one_after_the_other_each_with_a_canary() -> None:
+    fleet = [host(name, model=OTHER if name in "cdf" else MODEL) for name in "abcdef"]
+    plan = plan_steps(fleet, [1, 2], 0)
+    assert names(plan) == ["a", "be", "c", "df"]
+    assert [step.canary for step in plan] == [True, False, True, False]
+    assert [(step.serving, step.total, step.models) for step in plan[1:3]] == [(1, 3, [MODEL]), (2, 3, [OTHER])]
+
+
+def test_capacity_of_each_model_is_kept() -> None:
+    fleet = [*map(host, "abcd"), host("x", model=OTHER)]
+    with pytest.raises(RolloutError, match=f"50 percent of 1 instances of {OTHER} is 1; 1 serve"):
+        plan_steps(fleet, ["100%"], 50)
+    assert names(plan_steps(fleet[:4], ["100%"], 50, others=fleet[4:])) == ["ab", "cd"]
+
+
+def test_a_host_that_changes_its_model_counts_for_the_old_one_before_and_for_the_new_one_after() -> None:
+    fleet = [host("a", will=OTHER), host("b", runs="new"), host("c", model=OTHER)]
+    plan = plan_steps(fleet, [1], 50)
+    assert names(plan) == ["a", "c"]
+    assert [(step.serving, step.total) for step in plan] == [(2, 3), (1, 2)]
+    with pytest.raises(RolloutError, match=f"of 1 instances of {MODEL} is 1; 1 serve, and without a"):
+        plan_steps([fleet[0], fleet[2]], [1], 50)
 
 
 # --- the plan ---------------------------------------------------------------------------------------------------------
@@ -155,6 +189,7 @@ def description(name: str, instances: int = 2) -> dict[str, Any]:
     return {
         "name": name,
         "image": f"example.com/{name}",
+        "model": MODEL,
         "instances": [
             {"name": f"serve-{n}", "unit": f"trtllm-serve-{n}.service", "port": 8000 + n, "gpus": [n]}
             for n in range(instances)
@@ -164,7 +199,7 @@ def description(name: str, instances: int = 2) -> dict[str, Any]:
 
 def outlook(runs: str, instances: int = 2, restart: bool = False, active: Sequence[str] = ()) -> dict[str, Any]:
     """A host that is to run release ``new``."""
-    units = [{"name": f"trtllm-{n}.service", "release": runs, "active": state} for n, state in enumerate(active)]
+    units = [{"name": f"trtllm-serve-{n}.service", "release": runs, "active": state} for n, state in enumerate(active)]
     return {
         "trtllm_server_plan": {
             "back": False,
@@ -180,10 +215,11 @@ def outlook(runs: str, instances: int = 2, restart: bool = False, active: Sequen
     }
 
 
-def instance(up: bool = True, drained_by: str = "", **traffic: Any) -> dict[str, Any]:
+def instance(up: bool = True, drained_by: str = "", model: str = MODEL, **traffic: Any) -> dict[str, Any]:
     """An instance, as a gateway tells of it."""
     drained = bool(drained_by)
     return {
+        "model": model,
         "up": up,
         "drained": drained,
         "drained_by": drained_by,
@@ -250,7 +286,7 @@ def test_hosts_that_the_run_leaves_alone_count() -> None:
     plan = planned({"a": outlook("old")}, seen, least=50)
     assert plan["order"] == ["a"]
     assert "a: 4 of 6 instances serve (66 %)" in plan["text"]
-    with pytest.raises(RolloutError, match="rollout_min_capacity: 67 percent of 6 instances is 5"):
+    with pytest.raises(RolloutError, match=f"rollout_min_capacity: 67 percent of 6 instances of {MODEL} is 5"):
         planned({"a": outlook("old")}, seen, least=67)
 
 
@@ -322,7 +358,7 @@ def test_plan_refuses(batches: list[Any], least: int, variable: str) -> None:
 
 def test_a_step_takes_as_long_as_its_slowest_host() -> None:
     hosts = [host("a"), replace(host("b"), batches=5), host("c")]
-    told = describe(hosts, [Step("a", 2, 3), Step("bc", 1, 3)], 60, 10, {"new": "what comes"})
+    told = describe(hosts, [Step("a", 2, 3, canary=True), Step("bc", 1, 3)], 60, 10, {"new": "what comes"})
     assert [line.strip().rpartition("about ")[2] for line in told.splitlines() if "about" in line] == [
         "70 s, canary",
         "5 min",
@@ -331,10 +367,10 @@ def test_a_step_takes_as_long_as_its_slowest_host() -> None:
 
 
 def test_a_host_that_has_fewer_instances_afterwards_gives_less() -> None:
-    shrinking = [replace(host(name, 2, 2), gains=-1) for name in "ab"]
+    shrinking = [replace(host(name, 2, 2), will=Counter({MODEL: 1})) for name in "ab"]
     plan = plan_steps([*shrinking, host("c", 2, 2, "new")], [1], 50)
     assert [(step.serving, step.total) for step in plan] == [(4, 6), (3, 5)]
-    with pytest.raises(RolloutError, match="50 percent of 3 instances is 2; 3 serve, and without b"):
+    with pytest.raises(RolloutError, match=f"50 percent of 3 instances of {MODEL} is 2; 3 serve, and without b"):
         plan_steps(shrinking, [1], 50)
 
 
@@ -397,6 +433,15 @@ def test_minutes(seconds: float, expected: str) -> None:
 def test_capacity_without_some(without: dict[str, int], expected: float) -> None:
     seen = gateway(a=[UP, UP, UP], b=[UP, UP], c=[UP, DOWN], d=[DRAINED])
     assert rollout_capacity(seen, without) == expected
+
+
+def test_capacity_left_is_that_of_the_model_with_the_least() -> None:
+    other = instance(model=OTHER)
+    seen = gateway(a=[UP, UP], b=[UP, UP], c=[other], d=[other, UP])
+    assert rollout_capacity(seen, {"a": 2}) == 60
+    assert rollout_capacity(seen, {"c": 1}) == 50
+    assert rollout_capacity(seen, {"d": 2}) == 50
+    assert rollout_capacity(seen, {"c": 1, "d": 1}) == 0
 
 
 # --- rollback ---------------------------------------------------------------------------------------------------------
@@ -543,6 +588,13 @@ def test_canaries_are_not_compared_with_each_other() -> None:
 def test_without_other_hosts_canaries_are_compared_with_each_other() -> None:
     seen = [gateway(a=[answered(failed=9)], b=[answered(failed=9)])]
     assert canary_problems("a", seen, ["a", "b"], 1.0, 2.0, 20) == []
+
+
+def test_a_canary_is_compared_with_instances_of_its_model() -> None:
+    other = {**answered(p50=900), "model": OTHER}
+    assert canary_problems("a", [gateway(a=[other], b=[answered()], c=[other])], ["a"], 1.0, 2.0, 20) == []
+    (problem,) = canary_problems("a", [gateway(a=[answered(p50=900)], b=[other, answered()])], ["a"], 1.0, 2.0, 20)
+    assert problem.startswith("at gw1 the p50")
 
 
 def test_instances_of_a_host_are_taken_together() -> None:
