@@ -67,6 +67,9 @@ hosts:
     address:
       description: Its address and port.
       type: str
+    model:
+      description: The model that it serves, by its name on the hub.
+      type: str
     traffic:
       description:
         - Of the last O(seconds), the requests that ended (C(requests)) and those that failed (C(failed)).

@@ -39,9 +39,14 @@ defaults
   timeout server 60s
 frontend api
   bind unix@{listener}
-  default_backend instances
-backend instances
+  # For each model:
+  default_backend @backend@
+  # End of model.
+# For each model:
+backend @backend@
   balance leastconn
+  @servers@
+# End of model.
 """
 
 
@@ -81,7 +86,7 @@ class Proxy:
 
 def registered(number: int, old: RegisteredHost | None) -> RegisteredHost:
     """Return the gateway's registration of a host."""
-    return present(old, "m", {"serve-0": Server(f"192.0.2.{1 + number % 250}", 8000 + number, 64)})
+    return present(old, {"serve-0": Server(f"192.0.2.{1 + number % 250}", 8000 + number, "m", 64)})
 
 
 def measure(hosts: int, together: bool) -> tuple[float, int]:

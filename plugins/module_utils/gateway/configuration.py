@@ -36,9 +36,14 @@ def read_aliases(text: str) -> dict[str, str]:
 
 
 def model_names(model: str, models: Collection[str], aliases: Mapping[str, str]) -> list[str]:
-    """Return the names of one of the models: on the hub, its last part unless several share it, and aliases."""
+    """Return the names of one of the models: on the hub, its last part, and aliases.
+
+    Not a last part that another model has, or that is an alias of another model, registered or not.
+    """
     last = model.rpartition("/")[2]
-    shared = [other for other in models if other != model and last in (other, other.rpartition("/")[2])]
+    shared = aliases.get(last, model) != model or any(
+        other != model and last in (other, other.rpartition("/")[2]) for other in models
+    )
     others = [alias for alias, target in aliases.items() if target == model and alias not in models]
     return list(dict.fromkeys([model, *([] if shared else [last]), *others]))
 
@@ -68,11 +73,10 @@ def render(head: str, hosts: RegisteredHosts, aliases: Mapping[str, str]) -> tup
 
     def for_model(model: str, lines: str) -> str:
         names = model_names(model, models, aliases)
-        listed = [model, *(name for name in names if name in aliases)]
+        listed = [model, *(name for name in names if name in aliases and name != model)]
         for kind, values in {"name": names, "listed name": listed}.items():
             lines = _repeated(kind, lines, values, lambda name, line: line.replace("@name@", name))
-        lines = lines.replace("@names@", " ".join(names)).replace("@backend@", backend_name(model))
-        return lines.replace("@model@", model)
+        return lines.replace("@backend@", backend_name(model)).replace("@model@", model)
 
     def text(weight: Callable[[Server], int]) -> str:
         def with_servers(model: str, lines: str) -> str:

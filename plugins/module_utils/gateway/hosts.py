@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Callable, Optional
 
@@ -147,10 +147,11 @@ def combination_problems(hosts: RegisteredHosts) -> Iterator[str]:
 
 def served_models(hosts: RegisteredHosts) -> dict[str, list[str]]:
     """Return the names in HAProxy of the instances of each model, by its name on the hub, sorted."""
+    models = {server.model for host in hosts.values() for server in host.servers.values()}
     found: dict[str, list[str]] = {}
     for host, value in sorted(hosts.items()):
         for name, server in value.servers.items():
-            found.setdefault(_whole_name(server.model, hosts), []).append(f"{host}.{name}")
+            found.setdefault(_whole_name(server.model, models), []).append(f"{host}.{name}")
     return dict(sorted(found.items()))
 
 
@@ -159,7 +160,10 @@ def backend_name(model: str) -> str:
     return BACKEND + model.replace("/", ":")
 
 
-def _whole_name(model: str, hosts: RegisteredHosts) -> str:
-    """Return a model's name on the hub. Hosts that an older version of the collection registered have its last part."""
-    models = {server.model for host in hosts.values() for server in host.servers.values()}
-    return max((name for name in models if name.rpartition("/")[2] == model), key=len, default=model)
+def _whole_name(model: str, models: Collection[str]) -> str:
+    """Return a model's name on the hub. Hosts that an older version of the collection registered have its last part.
+
+    A last part that several of the models have stays: their instances must not get each other's requests.
+    """
+    found = [name for name in models if name != model and name.rpartition("/")[2] == model]
+    return found[0] if len(found) == 1 else model

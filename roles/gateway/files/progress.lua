@@ -275,8 +275,8 @@ local function reason(instance)
   end
 end
 
--- Send later requests to no instance that was drained or removed since the reload. The runtime API of a replaced process
--- rejects new weights.
+-- Send later requests to no instance that was drained or removed since the reload, or got another model. The runtime API of
+-- a replaced process rejects new weights.
 local function follow()
   local answer = request(SOCKET, CONNECT_TIMEOUT, "*a", "GET", "/", "")
   local _, body = (answer or ""):match("^HTTP/%S+ 200 .-\r\n\r\n()(.*)$")
@@ -288,7 +288,7 @@ local function follow()
     served[name] = true
   end
   for _, one in ipairs(servers()) do
-    one.server:set_weight(served[one.name] and WEIGHT or "0")
+    one.server:set_weight(served[one.backend .. "/" .. one.name] and WEIGHT or "0")
   end
 end
 
@@ -317,12 +317,12 @@ core.register_action("count_error", { "http-res" }, function(txn)
   errors[name] = (errors[name] or 0) + STATUS_LINE + #txn.f:res_hdrs() + length
 end)
 
--- Return the names of the instances in service.
+-- Return the instances in service, as BACKEND/NAME.
 local function served()
   local names = {}
   for _, one in ipairs(servers()) do
     if one.server:get_stats().weight > 0 then
-      names[#names + 1] = one.name
+      names[#names + 1] = one.backend .. "/" .. one.name
     end
   end
   return table.concat(names, "\n")

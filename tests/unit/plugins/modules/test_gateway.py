@@ -23,7 +23,24 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import 
 from ansible_collections.trtllm.fleet.plugins.modules import gateway_host
 from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
-HEAD = "global\n  description @fingerprint@\nbackend instances\n  http-check send body '@model@'\n"
+HEAD = """global
+  description @fingerprint@
+  setenv BACKENDS "@backends@"
+frontend api
+  # For each model:
+  # For each name:
+  route @name@ @backend@
+  # End of name.
+  # For each listed name:
+  list @name@
+  # End of listed name.
+  # End of model.
+# For each model:
+backend @backend@
+  check '@model@'
+  @servers@
+# End of model.
+"""
 STATE = (
     "be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state srv_uweight srv_iweight"
     " srv_time_since_last_change srv_check_status srv_check_result srv_check_health srv_check_state srv_agent_state"
@@ -35,12 +52,12 @@ UP = {"status": "UP", "check_status": "L7OK", "check_code": "200", "last_chk": "
 DOWN = {"status": "DOWN", "check_status": "L4CON", "check_code": "", "last_chk": "Connection refused"}
 
 
-def server(name: str, port: int, address: str = "192.0.2.1") -> dict[str, Any]:
-    return {"name": name, "address": address, "port": port, "max_requests": 720}
+def server(name: str, port: int, address: str = "192.0.2.1", model: str = "m") -> dict[str, Any]:
+    return {"name": name, "address": address, "port": port, "model": model, "max_requests": 720}
 
 
-GPU1 = {"host": "gpu1", "model": "m", "servers": [server("serve-0", 8000), server("serve-1", 8001)]}
-GPU2 = {"host": "gpu2", "model": "m", "servers": [server("serve-0", 8000, "192.0.2.2")]}
+GPU1 = {"host": "gpu1", "servers": [server("serve-0", 8000), server("serve-1", 8001)]}
+GPU2 = {"host": "gpu2", "servers": [server("serve-0", 8000, "192.0.2.2")]}
 MOVED = {**GPU1, "servers": [server("serve-0", 9000), server("serve-1", 8001)]}
 DRAIN, READY, FORGET = ({"host": "gpu1", "state": state} for state in ("drained", "ready", "absent"))
 
@@ -52,6 +69,7 @@ class FakeHaproxy:
         self.path, self.config = path, config
         self.description = ""
         self.servers: dict[str, tuple[str, int]] = {}  # address and weight
+        self.backends: dict[str, str] = {}  # by server
         self.checks: dict[str, dict[str, str]] = {}  # of servers that are not up
         self.heard: list[str] = []
         self.calls: list[str] = []
@@ -79,32 +97,40 @@ class FakeHaproxy:
     def read(self) -> None:
         text = self.config.read_text()
         (self.description,) = re.findall(r"^  description (\S+)$", text, re.MULTILINE)
-        lines = re.findall(r"^  server (\S+) (\S+) maxconn \d+ weight (\d+)$", text, re.MULTILINE)
-        self.servers = {name: (address, int(weight)) for name, address, weight in lines}
+        self.servers, self.backends, backend = {}, {}, ""
+        for section, name, address, weight in re.findall(
+            r"^(?:backend (\S+)|  server (\S+) (\S+) maxconn \d+ weight (\d+))$", text, re.MULTILINE
+        ):
+            backend = section or backend
+            if name:
+                self.servers[name], self.backends[name] = (address, int(weight)), backend
 
     def answer(self, command: str) -> str:
         self.heard.append(command)
         if command == "show info":
             return f"Name: HAProxy\nVersion: 3.0\ndescription: {self.description}\n\n"
-        if command == "show servers state instances":
+        if command == "show servers state":
             rows = [
-                f"4 instances {number} {name} 192.0.2.1 2 0 {weight} 100 58 15 3 2 6 0 0 0 - 8000 - 0 0 - - 0\n"
+                f"4 {self.backends[name]} {number} {name} 192.0.2.1 2 0 {weight} 100 58 15 3 2 6 0 0 0 - 8000 -"
+                " 0 0 - - 0\n"
                 for number, (name, (address, weight)) in enumerate(self.servers.items(), 1)
             ]
             return f"1\n# {STATE}\n{''.join(rows)}\n"
         if command == "show stat":
-            proxies = [("api", "FRONTEND"), *(("instances", name) for name in self.servers), ("instances", "BACKEND")]
+            backends = [(backend, "BACKEND") for backend in dict.fromkeys(self.backends.values())]
+            servers = [(self.backends[name], name) for name in self.servers]
+            proxies = [("api", "FRONTEND"), *servers, *backends, ("keys", "BACKEND")]
             rows = []
             for proxy, name in proxies:
                 drained = {"status": "DRAIN"} if self.weights().get(name) == 0 else {}
                 row = {"pxname": proxy, "svname": name, **UP, **drained, **self.checks.get(name, {})}
                 rows.append(",".join(row.get(column, "0") for column in STATISTICS.split(",")) + ",\n")
             return f"# {STATISTICS},\n{''.join(rows)}\n"
-        found = re.fullmatch(r"set weight instances/(\S+) (\d+)", command)
+        found = re.fullmatch(r"set weight (\S+)/(\S+) (\d+)", command)
         assert found, command
-        if found[1] not in self.servers:
+        if found[2] not in self.servers or self.backends[found[2]] != found[1]:
             return "No such server.\n"
-        self.servers[found[1]] = (self.servers[found[1]][0], int(found[2]))
+        self.servers[found[2]] = (self.servers[found[2]][0], int(found[3]))
         return "\n"
 
     def command(self, argv: Sequence[str], timeout: float) -> CommandResult:
@@ -148,8 +174,8 @@ class Site:
 
     def run(self, host: Any = "", **options: Any) -> dict[str, Any]:
         """The module's result for one host or none, and of that host what is drained."""
-        values: dict[str, Any] = {name: options.pop(name) for name in ("model", "servers") if name in options}
-        result = self.run_all(*([values | {"name": host}] if host else []), **options)
+        servers = {"servers": options.pop("servers")} if "servers" in options else {}
+        result = self.run_all(*([servers | {"name": host}] if host else []), **options)
         result["drained"] = result.get("drained", {}).get(host, [])
         return result
 
@@ -183,13 +209,14 @@ def test_a_host_is_registered_once(site: Site) -> None:
     fingerprint = site.haproxy.description
     assert re.fullmatch("[0-9a-f]{12}", fingerprint)
     assert site.config() == (
-        f"global\n  description {fingerprint}\nbackend instances\n  http-check send body 'm'\n"
+        f'global\n  description {fingerprint}\n  setenv BACKENDS "model:m=m"\n'
+        "frontend api\n  route m model:m\n  list m\nbackend model:m\n  check 'm'\n"
         "  server gpu1.serve-0 192.0.2.1:8000 maxconn 720 weight 100\n"
         "  server gpu1.serve-1 192.0.2.1:8001 maxconn 720 weight 100\n"
     )
     note = json.loads(site.tree()["hosts/gpu1.json"])
-    assert (note["model"], sorted(note["servers"])) == ("m", ["serve-0", "serve-1"])
-    one = {"address": "192.0.2.1", "port": 8000, "max_requests": 720, "drained_by": "", "resolved": ""}
+    assert (sorted(note), sorted(note["servers"])) == (["servers"], ["serve-0", "serve-1"])
+    one = {"address": "192.0.2.1", "port": 8000, "model": "m", "max_requests": 720, "drained_by": "", "resolved": ""}
     assert note["servers"]["serve-0"] == one
     checked, reloaded = site.haproxy.calls
     assert checked == f"haproxy -c -q -f {site.root}/.haproxy.cfg.new"
@@ -210,7 +237,7 @@ def test_drained_and_ready_without_a_reload(site: Site, instances: list[str]) ->
     drained = site.run(**DRAIN, instances=instances)
     chosen = instances or ["serve-0", "serve-1"]
     assert (drained["changed"], drained["reloaded"], drained["drained"]) == (True, False, chosen)
-    assert site.haproxy.told() == [f"set weight instances/gpu1.{name} 0" for name in chosen]
+    assert site.haproxy.told() == [f"set weight model:m/gpu1.{name} 0" for name in chosen]
     assert re.findall(r"server (\S+) .* weight 0$", site.config(), re.MULTILINE) == [f"gpu1.{name}" for name in chosen]
     assert f"description {fingerprint}\n" in site.config()
     note, config = drained["diff"]
@@ -296,13 +323,12 @@ def test_hosts_come_and_go(site: Site) -> None:
     assert sorted(site.tree()) == ["haproxy.cfg", "head.cfg", "hosts/gpu2.json"]
     assert [*site.haproxy.servers] == ["gpu2.serve-0"]
     assert site.run(**FORGET)["changed"] is False
-    # The last of them makes room for another model.
     site.run(host="gpu2", state="absent")
-    assert site.run(**{**GPU1, "model": "n"})["changed"] is True
+    assert site.config().endswith('BACKENDS ""\nfrontend api\n')
 
 
 def test_many_hosts_are_one_reload(site: Site) -> None:
-    hosts = [{"name": f"gpu{n}", "model": "m", "servers": [server("serve-0", 8000, f"192.0.2.{n}")]} for n in range(99)]
+    hosts = [{"name": f"gpu{n}", "servers": [server("serve-0", 8000, f"192.0.2.{n}")]} for n in range(99)]
     done = site.run_all(*hosts)
     assert (done["changed"], done["reloaded"], done["problems"], len(site.haproxy.servers)) == (True, True, {}, 99)
     assert [call.split()[0] for call in site.haproxy.calls] == ["haproxy", "systemctl"]
@@ -314,26 +340,162 @@ def test_many_hosts_are_one_reload(site: Site) -> None:
 
 
 def test_fault_of_one_host_keeps_no_other_out(site: Site, names: dict[str, list[str]]) -> None:
-    good, bad = ({"name": name, "model": "m", "servers": [server("serve-0", 8000, name)]} for name in ("good", "bad"))
+    good, bad = ({"name": name, "servers": [server("serve-0", 8000, name)]} for name in ("good", "bad"))
     names["good"] = ["192.0.2.7"]
     site.haproxy.checks["slow.serve-0"] = DOWN
-    slow = {"name": "slow", "model": "m", "servers": [server("serve-0", 8000)]}
-    nothing = {**slow, "name": "nothing", "model": ""}
+    slow = {"name": "slow", "servers": [server("serve-0", 8000)]}
+    nothing = {"name": "nothing", "servers": [server("serve-0", 8000, model="")]}
     far = {**slow, "name": "far", "servers": [server("serve-0", 0)]}
     done = site.run_all(bad, good, slow, nothing, far, timeout=3)
     assert (done["failed"], done["changed"], done["reloaded"]) == (True, True, True)
     assert done["problems"] == {
         "bad": "'bad' does not resolve on the gateway; it needs an IP address. Set gateway_host_address to one",
         "slow": "after 3 s slow.serve-0 is DOWN L4CON Connection refused",
-        "nothing": "'' is not the name of a model; it takes letters, digits and ._-:/",
+        "nothing": "serve-0: '' is not the name of a model; it takes letters, digits and ._-:/",
         "far": "serve-0: port 0 is not from 1 to 65535",
     }
     assert {*site.haproxy.servers} == {"good.serve-0", "slow.serve-0"}
 
 
+# --- several models ---------------------------------------------------------------------------------------------------
+
+BIG, SMALL, OTHER = "openai/gpt-oss-120b", "openai/gpt-oss-20b", "acme/gpt-oss-20b"
+BOTH = {"host": "gpu1", "servers": [server("serve-0", 8000, model=BIG), server("serve-1", 8001, model=SMALL)]}
+
+
+@pytest.mark.parametrize(
+    ("models", "aliases", "routes"),
+    [
+        pytest.param([], {"gpt-4o": BIG}, {}, id="no model"),
+        pytest.param([BIG], {}, {BIG: BIG, "gpt-oss-120b": BIG}, id="one model"),
+        pytest.param(["gpt"], {}, {"gpt": "gpt"}, id="without an owner"),
+        pytest.param(
+            [BIG, SMALL], {}, {BIG: BIG, "gpt-oss-120b": BIG, SMALL: SMALL, "gpt-oss-20b": SMALL}, id="two models"
+        ),
+        pytest.param([OTHER, SMALL], {}, {OTHER: OTHER, SMALL: SMALL}, id="same last part"),
+        pytest.param(["a/gpt", "b/gpt", "gpt"], {}, {"a/gpt": "a/gpt", "b/gpt": "b/gpt", "gpt": "gpt"}, id="is a name"),
+        pytest.param(
+            [OTHER, SMALL],
+            {"gpt-oss-20b": SMALL},
+            {OTHER: OTHER, SMALL: SMALL, "gpt-oss-20b": SMALL},
+            id="alias for one of the same last part",
+        ),
+        pytest.param(
+            [BIG], {"a": BIG, "b": SMALL, "c/d": BIG}, {BIG: BIG, "gpt-oss-120b": BIG, "a": BIG, "c/d": BIG},
+            id="alias to a model that is not registered",
+        ),
+        pytest.param([BIG], {"a": "gpt-oss-120b"}, {BIG: BIG, "gpt-oss-120b": BIG}, id="alias to a last part"),
+        pytest.param(
+            [BIG, SMALL],
+            {BIG: SMALL, SMALL: SMALL},
+            {BIG: BIG, "gpt-oss-120b": BIG, SMALL: SMALL, "gpt-oss-20b": SMALL},
+            id="alias is a model's name",
+        ),
+        pytest.param(
+            [BIG, SMALL],
+            {"gpt-oss-120b": SMALL},
+            {BIG: BIG, SMALL: SMALL, "gpt-oss-20b": SMALL, "gpt-oss-120b": SMALL},
+            id="alias is another model's last part",
+        ),
+        pytest.param([BIG], {"gpt-oss-120b": SMALL}, {BIG: BIG}, id="alias of an absent model is a last part"),
+    ],
+)  # fmt: skip
+def test_names_of_models(site: Site, models: list[str], aliases: dict[str, str], routes: dict[str, str]) -> None:
+    (site.root / "aliases.json").write_text(json.dumps(aliases))
+    site.run(host="gpu1", servers=[server(f"serve-{n}", 8000 + n, model=model) for n, model in enumerate(models)])
+    found = re.findall(r"^  route (\S+) (\S+)$", site.config(), re.MULTILINE)
+    assert len(found) == len(routes)
+    assert dict(found) == {name: f"model:{model.replace('/', ':')}" for name, model in routes.items()}
+    listed = re.findall(r"^  list (\S+)$", site.config(), re.MULTILINE)
+    assert sorted(listed) == sorted(name for name in routes if name in models or name in aliases)
+    assert "@" not in site.config()
+
+
+def test_each_model_has_a_backend_with_its_instances(site: Site) -> None:
+    site.run(**BOTH)
+    site.run(host="gpu2", servers=[server("serve-0", 8000, "192.0.2.2", SMALL)])
+    big, small = "model:openai:gpt-oss-120b", "model:openai:gpt-oss-20b"
+    assert f'setenv BACKENDS "{big}={BIG} {small}={SMALL}"\n' in site.config()
+    assert site.config().endswith(
+        f"backend {big}\n  check '{BIG}'\n  server gpu1.serve-0 192.0.2.1:8000 maxconn 720 weight 100\n"
+        f"backend {small}\n  check '{SMALL}'\n  server gpu1.serve-1 192.0.2.1:8001 maxconn 720 weight 100\n"
+        "  server gpu2.serve-0 192.0.2.2:8000 maxconn 720 weight 100\n"
+    )
+    site.haproxy.heard.clear()
+    assert site.run(**DRAIN)["reloaded"] is False
+    assert site.haproxy.told() == [f"set weight {big}/gpu1.serve-0 0", f"set weight {small}/gpu1.serve-1 0"]
+    told = site.gateway(site.root, Haproxy(site.haproxy.path), True).survey()["hosts"]
+    models = {host: [instance["model"] for instance in instances.values()] for host, instances in told.items()}
+    assert models == {"gpu1": [BIG, SMALL], "gpu2": [SMALL]}
+    assert told["gpu2"]["serve-0"]["up"] is True
+
+
+def test_alias_is_a_change_of_the_configuration(site: Site) -> None:
+    site.run(**BOTH)
+    (site.root / "aliases.json").write_text(json.dumps({"gpt-4o": BIG}))
+    assert site.run(_ansible_check_mode=True)["reloaded"] is True
+    assert (site.run()["reloaded"], site.run()["changed"]) == (True, False)
+    (site.root / "aliases.json").write_text(json.dumps({"gpt-4o": BIG, "other": "acme/other"}))
+    assert site.run()["changed"] is False
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "1"])
+def test_broken_aliases_are_named(site: Site, text: str) -> None:
+    site.run(**BOTH)
+    before = site.tree()
+    (site.root / "aliases.json").write_text(text)
+    assert "aliases.json cannot be read" in site.run(**FORGET)["msg"]
+    assert {**site.tree(), "aliases.json": text} == {**before, "aliases.json": text}
+
+
+def test_instance_gets_another_model(site: Site) -> None:
+    site.run(**BOTH)
+    site.run(**DRAIN, instances=["serve-1"])
+    began = site.now
+    servers = [server("serve-0", 8000, model=SMALL), server("serve-1", 8001, model=SMALL)]
+    done = site.run(host="gpu1", servers=servers)
+    assert (done["changed"], done["reloaded"], done["drained"]) == (True, True, ["serve-1"])
+    assert site.haproxy.backends == dict.fromkeys(["gpu1.serve-0", "gpu1.serve-1"], "model:openai:gpt-oss-20b")
+    assert site.haproxy.weights() == {"gpu1.serve-0": 100, "gpu1.serve-1": 0}
+    assert site.now == began + OLD_PROCESSES
+    site.haproxy.servers["gpu1.serve-0"] = ("192.0.2.1:8000", 7)
+    site.haproxy.heard.clear()
+    site.run()
+    assert site.haproxy.told() == ["set weight model:openai:gpt-oss-20b/gpu1.serve-0 100"]
+
+
+def test_models_whose_backends_have_the_same_name_are_refused(site: Site) -> None:
+    site.run(host="gpu1", servers=[server("serve-0", 8000, model="a/b:c")])
+    before = site.tree()
+    failed = site.run(host="gpu2", servers=[server("serve-0", 8000, model="a:b/c")])
+    assert "model:a:b:c is the backend of two models" in failed["msg"]
+    assert site.tree() == before
+
+
+def test_note_of_a_version_with_one_model_for_each_host(site: Site) -> None:
+    """The host has the last part of the model's name, or all of it."""
+    servers = {"serve-0": {"address": "192.0.2.1", "port": 8000, "max_requests": 720, "drained_by": "operator"}}
+    (site.root / "hosts").mkdir()
+    note = site.root / "hosts/gpu1.json"
+    note.write_text(json.dumps({"model": "gpt", "servers": servers}))
+    site.run()
+    assert site.haproxy.backends == {"gpu1.serve-0": "model:gpt"}
+    site.run(host="gpu2", servers=[server("serve-0", 8000, "192.0.2.2", "openai/gpt")])
+    assert {*site.haproxy.backends.values()} == {"model:openai:gpt"}
+    assert site.haproxy.weights() == {"gpu1.serve-0": 0, "gpu2.serve-0": 100}
+    assert "route gpt model:openai:gpt\n" in site.config()
+    # It may serve either of two.
+    site.run(host="gpu3", servers=[server("serve-0", 8000, "192.0.2.3", "acme/gpt")])
+    assert site.haproxy.backends["gpu1.serve-0"] == "model:gpt"
+    assert re.findall(r"route (\S+)", site.config()) == ["acme/gpt", "gpt", "openai/gpt"]
+    assert json.loads(note.read_text())["model"] == "gpt"
+    site.run(host="gpu1", servers=[server("serve-0", 8000, model="openai/gpt")])
+    assert "model" not in json.loads(note.read_text())
+
+
 # --- names ------------------------------------------------------------------------------------------------------------
 
-NAMED = {"host": "gpu1", "model": "m", "servers": [server("serve-0", 8000, "gpu1.example")]}
+NAMED = {"host": "gpu1", "servers": [server("serve-0", 8000, "gpu1.example")]}
 
 
 @pytest.fixture
@@ -394,7 +556,6 @@ def test_a_new_head_is_taken_up_without_a_host(site: Site) -> None:
     [
         ({**READY, "host": "gpu9"}, "gpu9 is not known to this gateway"),
         ({**READY, "instances": ["serve-0", "a"]}, "gpu1 has no instance a; it has serve-0, serve-1"),
-        ({**GPU2, "model": "n"}, "The hosts serve several models (gpu1: m; gpu2: n)"),
         ({**GPU2, "host": "gpu 2"}, "'gpu 2' is not a name for HAProxy"),
         ({**GPU2, "host": "a/b"}, "'a/b' is not a name for HAProxy"),
     ],
@@ -405,15 +566,6 @@ def test_what_cannot_be_is_refused(site: Site, options: dict[str, Any], problem:
     assert problem in site.run(**options)["msg"]
     assert problem in site.run(**options, _ansible_check_mode=True)["msg"]
     assert (site.tree(), site.haproxy.servers, len(site.haproxy.calls)) == (before, running, 2)
-
-
-def test_a_host_that_an_older_version_registered_has_the_same_model(site: Site) -> None:
-    """It has the last part of the name; the configuration gets the whole one with the first host that has it."""
-    site.run(**{**GPU1, "model": "gpt"})
-    assert "body 'gpt'" in site.config()
-    assert "msg" not in site.run(**{**GPU2, "model": "openai/gpt"})
-    assert "body 'openai/gpt'" in site.config()
-    assert "several models" in site.run(**{**GPU2, "host": "gpu3", "model": "acme/gpt"})["msg"]
 
 
 @pytest.mark.parametrize(
@@ -439,7 +591,9 @@ def test_what_haproxy_refuses_changes_nothing(site: Site, verdict: CommandResult
     assert site.run(**GPU2)["changed"] is True
 
 
-@pytest.mark.parametrize("note", ["{", "[]", "{}", '{"model": 1, "servers": []}', '{"model": 1, "servers": {"": 5}}'])
+@pytest.mark.parametrize(
+    "note", ["{", "[]", "{}", '{"model": 1, "servers": []}', '{"servers": {"": 5}}', '{"servers": {"a": {}}}']
+)
 def test_a_broken_note_is_named(site: Site, note: str) -> None:
     site.run(**GPU1)
     path = site.root / "hosts/gpu2.json"
@@ -505,10 +659,10 @@ def test_weights_that_somebody_changed_are_put_right(site: Site) -> None:
     site.haproxy.servers.update({"gpu1.serve-0": ("", 7), "gpu1.serve-1": ("", 100)})
     done = site.run()
     assert (done["changed"], done["reloaded"], done["diff"]) == (True, False, [])
-    assert site.haproxy.told() == ["set weight instances/gpu1.serve-0 100", "set weight instances/gpu1.serve-1 0"]
+    assert site.haproxy.told() == ["set weight model:m/gpu1.serve-0 100", "set weight model:m/gpu1.serve-1 0"]
     assert site.run()["changed"] is False
     del site.haproxy.servers["gpu1.serve-0"]
-    assert site.run()["msg"] == "HAProxy does not set the weight of gpu1.serve-0 to 100: No such server."
+    assert site.run()["msg"] == "HAProxy does not set the weight of model:m/gpu1.serve-0 to 100: No such server."
 
 
 def test_a_reload_is_waited_for(site: Site) -> None:
@@ -558,8 +712,8 @@ def test_survey_says_what_haproxy_says_of_every_instance(site: Site) -> None:
     site.haproxy.checks = {"gpu1.serve-1": {"scur": "3", "stot": "40"}}
     gateway = site.gateway(site.root, Haproxy(site.haproxy.path), True)
     told = gateway.survey()
-    assert (told["running"], told["model"], [*told["hosts"]]) == (True, "m", ["gpu1"])
-    one, two = ({"address": f"192.0.2.1:800{n}", "drained": n == 0, "up": n == 1} for n in range(2))
+    assert (told["running"], [*told["hosts"]]) == (True, ["gpu1"])
+    one, two = ({"address": f"192.0.2.1:800{n}", "model": "m", "drained": n == 0, "up": n == 1} for n in range(2))
     one["drained_by"], two["drained_by"] = "operator", ""
     assert told["hosts"]["gpu1"] == {
         "serve-0": {**one, "state": "is DRAIN L7OK 200 OK", "in_flight": 0, "requests": 0},
@@ -580,7 +734,7 @@ def test_hosts_of_a_batch_come_at_the_same_time(site: Site) -> None:
 
     def apply(name: str) -> bool:
         gateway = Gateway(site.root, Haproxy(site.haproxy.path), False, slow, lambda: site.now, site.sleep)
-        change = {name: lambda old: present(old, "m", {"a": Server("192.0.2.1", 1, 2)})}
+        change = {name: lambda old: present(old, {"a": Server("192.0.2.1", 1, "m", 2)})}
         return gateway.apply("a.service", change).reloaded
 
     with ThreadPoolExecutor(2) as pool:
@@ -656,7 +810,7 @@ def test_note_that_is_right_is_not_written_again(site: Site) -> None:
         ({**GPU1, "servers": [server("serve-0", 65536)]}, "port 65536"),
         ({**GPU1, "servers": [server("a\nb", 8000)]}, "is not a name"),
         ({**GPU1, "servers": [server("serve-0", 8000, "a b")]}, "gpu1: 'a b' does not resolve"),
-        ({**GPU1, "model": "m'"}, "is not the name of a model"),
+        ({**GPU1, "servers": [server("serve-0", 8000, model="m'")]}, "is not the name of a model"),
         ({**GPU1, "servers": [server("a", 8000), server("a", 8001)]}, "gpu1: two of its servers have the same name"),
         ({"state": "drained"}, "host"),
         ({"state": "ready"}, "host"),
@@ -673,8 +827,8 @@ def test_values_that_would_break_the_configuration_are_refused(
 
 
 def test_two_instances_of_one_name_are_refused(site: Site) -> None:
-    site.run(host="a", model="m", servers=[server("b.c", 8000)])
-    assert "a.b.c is the name of two" in site.run(host="a.b", model="m", servers=[server("c", 8000)])["msg"]
+    site.run(host="a", servers=[server("b.c", 8000)])
+    assert "a.b.c is the name of two" in site.run(host="a.b", servers=[server("c", 8000)])["msg"]
 
 
 def test_dry_drain_says_what_would_be_drained(site: Site) -> None:

@@ -25,7 +25,15 @@ from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
 def request(instance: str = "gpu1.serve-0", status: int = 200, end: str = "----", first: int = 40) -> dict[str, Any]:
     """A request as the gateway logs it."""
-    return {"id": "5f1c", "status": status, "instance": instance, "first_byte_ms": first, "total_ms": 900, "end": end}
+    return {
+        "id": "5f1c",
+        "model": "m",
+        "status": status,
+        "instance": instance,
+        "first_byte_ms": first,
+        "total_ms": 900,
+        "end": end,
+    }
 
 
 NAMES = {"gpu1.serve-0", "gpu2.serve-0"}
@@ -53,7 +61,7 @@ def test_requests_are_told_from_everything_else() -> None:
     journal = Journal(
         "[NOTICE]   (4711) : New worker (4712) forked",
         json.dumps(one),
-        "Server instances/gpu2.serve-0 is DOWN, reason: Layer4 timeout, check duration: 3001ms.",
+        "Server model:m/gpu2.serve-0 is DOWN, reason: Layer4 timeout, check duration: 3001ms.",
         json.dumps(request(first=2))[:40],
         "",
         '"a string"',
@@ -258,13 +266,14 @@ def module(
         f"serve-{n}": {
             "address": "192.0.2.1",
             "port": 8000 + n,
+            "model": f"m{n}",
             "max_requests": 9,
             "drained_by": "operator" if n else "",
         }
         for n in range(2)
     }
     (tmp_path / "hosts").mkdir()
-    (tmp_path / "hosts/gpu1.json").write_text(json.dumps({"model": "m", "servers": servers}))
+    (tmp_path / "hosts/gpu1.json").write_text(json.dumps({"servers": servers}))
     monkeypatch.setattr(gateway_info, "Haproxy", Haproxy)
     monkeypatch.setattr(gateway_info, "run", journal)
 
@@ -276,8 +285,9 @@ def module(
 
 def test_module_tells_of_every_instance(module: Module, journal: Journal) -> None:
     told = module()
-    assert (told["changed"], told["running"], told["model"], [*told["hosts"]]) == (False, True, "m", ["gpu1"])
+    assert (told["changed"], told["running"], [*told["hosts"]]) == (False, True, ["gpu1"])
     one, two = told["hosts"]["gpu1"].values()
+    assert (one["model"], two["model"]) == ("m0", "m1")
     assert (one["up"], one["drained"], one["in_flight"], one["requests"]) == (True, False, 3, 40)
     assert (two["up"], two["drained"], two["address"]) == (False, True, "192.0.2.1:8001")
     assert (one["traffic"], two["traffic"], told["api_keys"], journal.asked) == (None, None, None, [])

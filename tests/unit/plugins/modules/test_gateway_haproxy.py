@@ -19,8 +19,10 @@ COLUMNS = (
 )
 
 
-def row(name: str, address: str = "192.0.2.1", port: int = 8000, weights: str = "100 100", state: str = "0") -> str:
-    return f"5 instances 1 {name} {address} {state} 0 {weights} 58 8 2 0 6 0 0 0 - {port} - 0 0 - - 0"
+def row(
+    name: str, address: str = "192.0.2.1", port: int = 8000, weights: str = "100 100", backend: str = "model:m"
+) -> str:
+    return f"5 {backend} 1 {name} {address} 0 0 {weights} 58 8 2 0 6 0 0 0 - {port} - 0 0 - - 0"
 
 
 def server(name: str, address: str = "192.0.2.1:8000", weight: int = 100) -> str:
@@ -49,13 +51,30 @@ def state(*rows: str) -> str:
     ],
 )
 def test_state_of_servers_that_are_where_they_were_is_kept(before: str, config: str, after: str | None) -> None:
-    kept = haproxy.kept_states(state(before), f"backend instances\n  balance leastconn\n{config}")
+    kept = haproxy.kept_states(state(before), f"backend model:m\n  balance leastconn\n{config}")
     assert kept == state(*([after] if after else []))
+
+
+def test_state_is_of_the_server_of_a_model() -> None:
+    """An instance that serves another model starts without the state of the old one."""
+    before = [
+        row("a.b"),
+        row("a.c"),
+        row("a.d", backend="model:n"),
+        row("<HTTPCLIENT>", "-", 0, backend="<HTTPCLIENT>"),
+    ]
+    config = (
+        f"backend keys\n  stick-table type string\n\n# Comment.\nbackend model:m\n{server('a.b', weight=0)}\n"
+        f"backend model:n\n  # Comment.\n{server('a.c')}{server('a.d')}"
+    )
+    assert haproxy.kept_states(state(*before), config) == state(
+        row("a.b", weights="0 0"), row("a.d", backend="model:n")
+    )
 
 
 def test_file_is_written_from_the_socket_and_none_is_left_without(tmp_path: Path) -> None:
     config, file = tmp_path / "haproxy.cfg", tmp_path / "servers.state"
-    config.write_text(server("a.b"))
+    config.write_text(f"backend model:m\n{server('a.b')}")
     file.write_text("of an earlier reload")
     # The path of a socket has 108 bytes at most.
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
@@ -66,7 +85,7 @@ def test_file_is_written_from_the_socket_and_none_is_left_without(tmp_path: Path
 
         class Connection(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                assert self.rfile.readline() == b"show servers state instances\n"
+                assert self.rfile.readline() == b"show servers state\n"
                 self.wfile.write((state(row("a.b")) + "\n").encode())
 
         with socketserver.ThreadingUnixStreamServer(path, Connection) as listener:

@@ -232,7 +232,7 @@ def test_a_change_of_the_gateway_is_found(gateway: Host, path: str, about: str) 
 
 def test_registered_hosts_are_no_difference(gateway: Host) -> None:
     folder = gateway.root / "etc/trtllm-fleet/gateway"
-    change = {"gpu1": lambda _old: RegisteredHost("gpt-oss-120b", {"serve-0": Server("192.0.2.1", 8000, 8)})}
+    change = {"gpu1": lambda _old: RegisteredHost({"serve-0": Server("192.0.2.1", 8000, "openai/gpt-oss-120b", 8)})}
     assert Gateway(folder, Haproxy(folder / "absent"), runner=gateway.run).apply("", change).hosts
     assert gateway.compare(serves=False)["as_recorded"]
 
