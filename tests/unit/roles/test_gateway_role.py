@@ -1,26 +1,37 @@
-"""Role gateway: how many requests an instance gets at a time."""
+"""Role gateway: its settings, and how many requests an instance gets at a time."""
 
 from __future__ import annotations
 
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.configuration import render
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import RegisteredHost, Server
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 ROLE = ROOT / "roles" / "gateway"
 ATTENTION_DP = {"enable_attention_dp": True, "tensor_parallel_size": 2}
 
 
-def max_requests(**given: Any) -> int:
+def evaluated(expression: str, **given: Any) -> Any:
+    """Return what a template gives with the role's variables."""
     loader = DataLoader()
-    variables: dict[str, Any] = {}
-    for path in (ROLE / "defaults/main.yml", ROLE / "vars/main/registration.yml"):
+    variables: dict[str, Any] = {"ansible_facts": {"default_ipv4": {"address": "192.0.2.1", "interface": "eth0"}}}
+    for path in (ROLE / "defaults/main.yml", *sorted((ROLE / "vars/main").glob("*.yml"))):
         variables |= loader.load_from_file(str(path), trusted_as_template=True)
-    templar = Templar(loader=loader, variables={**variables, **given})
-    return int(templar.template(trust_as_template("{{ gateway_host_max_requests }}")))
+    given = {"inventory_hostname": "gateway1", "role_path": str(ROLE), "ansible_search_path": [str(ROLE)], **given}
+    return Templar(loader=loader, variables={**variables, **given}).template(trust_as_template(expression))
+
+
+def max_requests(**given: Any) -> int:
+    return int(evaluated("{{ gateway_host_max_requests }}", **given))
 
 
 @pytest.mark.parametrize(
@@ -49,3 +60,96 @@ def test_an_instance_gets_what_its_kv_cache_holds(recipe: dict[str, Any], expect
 def test_longer_requests_are_fewer() -> None:
     recipe = {"engine_options": {"max_batch_size": 640}, "memory": {"kv_tokens": 878473}}
     assert max_requests(gateway_host_recipe=recipe, gateway_host_expected_tokens=131072) == 6
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+BIG, SMALL = "openai/gpt-oss-120b", "openai/gpt-oss-20b"
+
+
+def key(name: str, **values: Any) -> dict[str, Any]:
+    return {"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest(), **values}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({}, None),
+        ({"gateway_model_aliases": {"gpt-4o": BIG, "acme/x:y": "x"}, "gateway_default_model": "gpt-4o"}, None),
+        ({"gateway_api_keys": [key("alice", models=[]), key("bob", models=[BIG, "x"])]}, None),
+        ({"gateway_max_body_mib": 1, "gateway_max_connections": 100}, None),
+        ({"gateway_max_body_mib": 64, "gateway_max_connections": 40000}, None),
+        (
+            {"gateway_model_aliases": {"a b": BIG, "c": "d/e/f"}},
+            "gateway_model_aliases: a b, d/e/f is not NAME or OWNER/NAME of letters, digits and ._-:. Correct it.",
+        ),
+        (
+            {"gateway_default_model": "a'b"},
+            "gateway_default_model is a'b; it must be NAME or OWNER/NAME of letters, digits and ._-:.",
+        ),
+        (
+            {"gateway_api_keys": [key("alice", models=[BIG, "a|b"]), key("bob"), key("carol", models=["/x"])]},
+            "gateway_api_keys: model a|b, /x is not NAME or OWNER/NAME of letters, digits and ._-:.",
+        ),
+        ({"gateway_max_body_mib": 0}, "gateway_max_body_mib is 0; it must be from 1 to 64."),
+        ({"gateway_max_body_mib": 65}, "gateway_max_body_mib is 65; it must be from 1 to 64."),
+        ({"gateway_max_connections": 99}, "gateway_max_connections is 99; it must be from 100 to 40000."),
+        ({"gateway_max_connections": 40001}, "gateway_max_connections is 40001; it must be from 100 to 40000."),
+    ],
+)
+def test_invalid_settings_are_named(given: dict[str, Any], problem: str | None) -> None:
+    problems = evaluated("{{ __gateway_problems }}", **{"gateway_api_keys": [key("alice")], **given})
+    assert problems == ([problem] if problem else [])
+
+
+def test_models_of_a_key() -> None:
+    keys = [key("alice"), key("bob", models=[SMALL, BIG]), key("carol", models=[], max_requests=3)]
+    maps = evaluated("{{ __gateway_maps }}", gateway_api_keys=keys)
+    entries = {name: text.splitlines()[1:] for name, text in maps.items()}
+    assert entries["limited"] == ["bob 1", "carol 1"]
+    assert entries["allowed"] == [f"bob|{SMALL} 1", f"bob|{BIG} 1"]
+    assert entries["max_requests"] == ["carol 3"]
+
+
+@pytest.mark.parametrize("models", [[], [BIG], [BIG, SMALL]])
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"gateway_anonymous": True}, id="anonymous"),
+        pytest.param({"gateway_api_keys": [key("alice"), key("bob", models=[SMALL])]}, id="keys"),
+        pytest.param({"gateway_api_keys": [key("alice")], "gateway_default_model": "gpt-oss-20b"}, id="default"),
+        pytest.param({"gateway_api_keys": [key("alice")], "gateway_affinity": "prefix"}, id="affinity"),
+    ],
+)
+def test_configuration(tmp_path: Path, given: dict[str, Any], models: list[str]) -> None:
+    """HAProxy accepts it, if it is installed."""
+    paths = {"__gateway_root": str(tmp_path), "__gateway_certificate": str(tmp_path / "crt")}
+    given = {**given, **paths, "__gateway_state": str(tmp_path / "servers.state"), "gateway_metrics_password": ""}
+    head = evaluated((ROLE / "templates/head.cfg.j2").read_text(), **given)
+    # More names than HAProxy takes words in a line.
+    aliases = {f"alias-{number}": BIG for number in range(70)}
+    hosts = {
+        "gpu1": RegisteredHost({f"s{n}": Server("192.0.2.1", 8000 + n, model, 9) for n, model in enumerate(models)})
+    }
+    text, _fingerprint = render(head, hosts, aliases)
+    assert not [line for line in text.splitlines() if "@" in line.replace("unix@/run", "")]
+    assert [line for line in text.splitlines() if line.startswith("backend model:")] == [
+        f"backend model:{model.replace('/', ':')}" for model in models
+    ]
+    for name, content in evaluated("{{ __gateway_maps }}", **given).items():
+        (tmp_path / f"{name}.map").write_text(content)
+    if program := shutil.which("haproxy"):
+        make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        command = [*make, "-subj", "/CN=a", "-keyout", "/dev/stdout", "-out", "/dev/stdout"]
+        certificate = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        (tmp_path / "crt").write_bytes(certificate.stdout)
+        shutil.copy(ROLE / "files/progress.lua", tmp_path)
+        # Users and directories of an installed gateway.
+        for line in ("  user haproxy\n", "  group haproxy\n"):
+            text = text.replace(line, "")
+        text = text.replace("/run/trtllm-gateway/", f"{tmp_path}/").replace(" user haproxy mode", " mode")
+        (tmp_path / "haproxy.cfg").write_text(text)
+        checked = subprocess.run([program, "-c", "-f", str(tmp_path / "haproxy.cfg")], text=True, capture_output=True)
+        problems = [line for line in checked.stderr.splitlines() if "ALERT" in line or "WARNING" in line]
+        assert [line for line in problems if "global server state file" not in line] == []
+        assert checked.returncode == 0
