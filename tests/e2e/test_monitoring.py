@@ -147,7 +147,7 @@ def test_every_part_of_the_fleet_is_a_target_that_answers(monitored: Monitored) 
     expected = {(job, host): "up" for job, hosts in jobs.items() for host in hosts}
     assert wait_for(lambda: monitored.targets() == expected, 45), monitored.targets()
     assert len(monitored.query("fleet_gpu_present == 8")) == len(FLEET.gpu_names)
-    assert len(monitored.query('haproxy_server_status{proxy="instances", state="UP"} == 1')) == 4
+    assert len(monitored.query('haproxy_server_status{proxy=~"model:.+", state="UP"} == 1')) == 4
 
 
 def test_nothing_answers_without_the_password(monitored: Monitored) -> None:
