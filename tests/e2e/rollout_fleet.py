@@ -166,7 +166,9 @@ class Fleet:
             " s.sendall(b'show stat\\n'); print(s.makefile().read())"
         )
         rows = csv.DictReader(self.shell(gateway, f'python3 -c "{program}"').splitlines())
-        return {row["svname"]: row for row in rows if row["# pxname"] == "instances" and row["svname"] != "BACKEND"}
+        return {
+            row["svname"]: row for row in rows if row["# pxname"].startswith("model:") and row["svname"] != "BACKEND"
+        }
 
     def _in_service(self, gateway: str) -> list[str]:
         command = ["ansible", "-i", "inventory/local", gateway, "--become", "-m", "trtllm.fleet.gateway_info"]

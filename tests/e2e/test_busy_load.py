@@ -155,7 +155,7 @@ def hang(fleet: Fleet) -> tuple[float, float, float]:
             fleet.shell(host, f"rm {FAULT}")
         if at["down"] and at["killed"]:
             (gateway,) = fleet.gateway_names
-            words = f"Server instances/{host}.* is UP"
+            words = f"Server model:[^ ]*/{host}.* is UP"
             ups = fleet.shell(
                 gateway, f"journalctl -t trtllm-gateway -o cat --since -{int(now)}s | grep -c '{words}' || true"
             )

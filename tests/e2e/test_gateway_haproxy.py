@@ -105,11 +105,11 @@ SILENT = "import socket, sys; s = socket.create_server(('127.0.0.1', 8002), back
 
 
 def server(address: str, port: int) -> dict[str, Any]:
-    return {"name": "serve-0", "address": address, "port": port, "max_requests": 100}
+    return {"name": "serve-0", "address": address, "port": port, "model": MODEL, "max_requests": 100}
 
 
 def host(name: str, address: str, port: int = PORT) -> dict[str, Any]:
-    return {"name": name, "model": MODEL, "servers": [server(address, port)]}
+    return {"name": name, "servers": [server(address, port)]}
 
 
 def states(fleet: Fleet, gateway: str) -> dict[str, str]:

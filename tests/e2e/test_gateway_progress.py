@@ -71,9 +71,10 @@ class Gateway:
     def register(self, *ports: int, max_requests: int = 100, timeout: int = 30) -> None:
         """Put exactly these instances in service."""
         servers = [
-            {"name": f"p{port}", "address": "127.0.0.1", "port": port, "max_requests": max_requests} for port in ports
+            {"name": f"p{port}", "address": "127.0.0.1", "port": port, "model": MODEL, "max_requests": max_requests}
+            for port in ports
         ]
-        self.module({"hosts": [{"name": "gpu1", "model": MODEL, "servers": servers}], "timeout": timeout})
+        self.module({"hosts": [{"name": "gpu1", "servers": servers}], "timeout": timeout})
 
     def module(self, options: dict[str, object]) -> None:
         command = ["ansible", "-i", "inventory/local", self.name, "--become", "-m", "trtllm.fleet.gateway_host", "-a"]
@@ -103,7 +104,7 @@ class Gateway:
 
     def servers(self) -> dict[str, dict[str, str]]:
         rows = csv.DictReader(io.StringIO(FLEET.shell(self.name, f"python3 -c '{STATISTICS}'").lstrip("# ")))
-        return {row["svname"]: row for row in rows if row["pxname"] == "instances" and row["svname"] != "BACKEND"}
+        return {row["svname"]: row for row in rows if row["pxname"].startswith("model:") and row["svname"] != "BACKEND"}
 
     def down(self) -> dict[str, str]:
         """Return the down instances with their reasons."""
