@@ -134,8 +134,8 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
         and one["healthy"]
         and (not model or model in one["models"])
     )
-    expected = [name for name, gateway in gateways.items() if serves_model(gateway, release.get("model"))]
-    everywhere = 0 < len(registrations) >= len(expected) and in_service(registrations) == len(registrations)
+    in_rotation = [known for known in registrations if known["up"] and not known["drained"]]
+    everywhere = 0 < len(in_rotation) == len(gateways)
     return {
         "name": one["name"],
         "port": one.get("port"),
@@ -161,14 +161,6 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
     }
 
 
-def serves_model(gateway: Tree, model: str | None) -> bool:
-    """Return True if a gateway is for a model: the one of its hosts, or any without hosts.
-
-    A gateway may have only the last part of the name, from an older version of the collection.
-    """
-    return not model or gateway["model"] in ("", model, model.rpartition("/")[2])
-
-
 def _reasons(name: str, answer: Tree, instances: Sequence[Tree], gateways: Mapping[str, Tree]) -> Iterator[str]:
     """Yield the reasons, in sentences, for which a host is not ok, except drift."""
     release, units = answer["release"], answer["units"]
@@ -184,7 +176,7 @@ def _reasons(name: str, answer: Tree, instances: Sequence[Tree], gateways: Mappi
     for one in instances:
         yield from _instance_reasons(one, answer["time"], (release or {}).get("served_model"))
     if release:
-        yield from _rotation_reasons(name, instances, release.get("model"), gateways)
+        yield from _rotation_reasons(name, instances, gateways)
     yield from _gpu_reasons(answer)
     yield from _health_reasons(answer.get("health"))
     for problem in answer["problems"]:
@@ -229,9 +221,7 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def _rotation_reasons(
-    name: str, instances: Sequence[Tree], model: str | None, gateways: Mapping[str, Tree]
-) -> Iterator[str]:
+def _rotation_reasons(name: str, instances: Sequence[Tree], gateways: Mapping[str, Tree]) -> Iterator[str]:
     for one in instances:
         drained = [at["gateway"] for at in one["rotation"] if at["drained"]]
         if drained:
@@ -239,8 +229,7 @@ def _rotation_reasons(
     for gateway, answer in gateways.items():
         known = answer["hosts"].get(name, {})
         if not known:
-            if serves_model(answer, model):
-                yield f"It is not registered at gateway {gateway}."
+            yield f"It is not registered at gateway {gateway}."
             continue
         for one in instances:
             at = known.get(one["name"])
@@ -304,10 +293,10 @@ def _gateway(name: str, answer: Tree, inventory: Sequence[str]) -> dict[str, Any
         "name": name,
         "state": state,
         "message": no_answer(answer) if state == "unreachable" else "",
-        "model": answer.get("model", ""),
+        "models": sorted({one["model"] for one in instances}),
         "hosts": len(hosts),
         "instances": len(instances),
-        "in_rotation": in_service(instances),
+        "in_rotation": in_service(instances).total(),
         "drained": sum(one["drained"] for one in instances),
         "in_flight": sum(one["in_flight"] for one in instances),
         "traffic": traffic,

@@ -21,7 +21,6 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.health.catalogue impo
     diagnose,
 )
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import look_up, natural
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status import serves_model
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layout import NO_GPU
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_defaults, serving_recipe
 
@@ -137,10 +136,9 @@ def gateway_signals(name: str, host: Examined, gateways: Mapping[str, Tree]) -> 
     running = {gateway: answer for gateway, answer in gateways.items() if answer.get("running")}
     known = {one["name"]: one for one in host.answer.get("signals", ()) if one["signal"] == "instance"}
     serves = any(one["healthy"] for one in known.values())
-    model = next((one["model"] for one in host.answer.get("signals", ()) if one["signal"] == "release"), None)
     for gateway, answer in running.items():
         instances = answer["hosts"].get(name, {})
-        if not instances and serves and host.gpu_host and serves_model(answer, model):
+        if not instances and serves and host.gpu_host:
             evidence = f"gateway {gateway} has {len(answer['hosts'])} hosts, and not {name}"
             yield {"signal": "registration", "gateway": gateway, "name": name, "evidence": evidence}
         for instance, state in instances.items():

@@ -134,8 +134,8 @@ def plan_steps(
         while left:
             chosen, away = _chosen(left, sizes[min(steps, len(sizes) - 1)], serving, total, min_capacity)
             concerned = {*models, *(model for host in chosen for model in host.instances)}
-            counts = [sum(count[model] for model in concerned) for count in (serving - away, total)]
-            found.append(Step([host.name for host in chosen], *counts, sorted(concerned), canary=steps == 0))
+            serve, of = (sum(count[model] for model in concerned) for count in (serving - away, total))
+            found.append(Step([host.name for host in chosen], serve, of, sorted(concerned), canary=steps == 0))
             for host in chosen:
                 serving = serving - host.ready + (host.will - host.withheld)
                 total = total - host.instances + host.will

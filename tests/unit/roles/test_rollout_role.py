@@ -39,7 +39,7 @@ VARIABLES: dict[str, Any] = {
     },
     "trtllm_server_listen_address": "192.0.2.11",
 }
-SERVING = {"serve-0": {"up": True, "drained": False}}
+SERVING = {"serve-0": {"model": "openai/gpt-oss-120b", "up": True, "drained": False}}
 
 
 def collection(folder: Path, results: dict[str, dict[str, Any]]) -> None:

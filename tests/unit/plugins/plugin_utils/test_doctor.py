@@ -580,12 +580,6 @@ def test_a_gateway_that_does_not_answer_is_no_health(fleet: Fleet) -> None:
     assert [(one.fault.id, one.host) for one in found] == [("host_unreachable", "gateway1")], "--limit gpu1"
 
 
-def test_a_gateway_of_another_model_need_not_know_the_host(fleet: Fleet) -> None:
-    unregistered(fleet)
-    fleet.gateway["model"] = "openai/gpt-oss-20b"
-    assert fleet.findings() == []
-
-
 def test_what_the_driver_asks_for_comes_before_the_row(fleet: Fleet) -> None:
     fleet.host.xid(48)
     fleet.host.set_gpu("gpu_recovery_action", "Reboot")
