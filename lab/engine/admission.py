@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 import time
@@ -31,6 +32,13 @@ CHUNK = 65536  # bytes
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 # The lab's nvidia-smi reads a file here for each busy GPU; the container shares the directory with its host.
 ACTIVITY = Path("/dev/shm/nvidia-lab")
+# If set, a line for each request that the server answered with 200, as an own count of the engine beside the gateway's.
+REQUEST_LOG = bool(os.environ.get("LAB_ENGINE_REQUEST_LOG"))
+REQUEST_ID = re.compile(rb"^x-request-id: *(\S+)", re.IGNORECASE | re.MULTILINE)
+USAGE = re.compile(rb'^.*"usage": ?(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})', re.DOTALL)
+EVENT = re.compile(rb'"choices": ?\[\{')
+END = 8192  # bytes of a response in which its usage is looked for
+
 # Names of the output limit by path; TensorRT-LLM takes both for a chat (openai_protocol.py).
 LIMITS = {
     "/v1/chat/completions": ("max_completion_tokens", "max_tokens"),
@@ -276,6 +284,7 @@ class Proxy:
         await self.moves.wait()
         reader, upstream = await asyncio.open_connection("127.0.0.1", self.settings.frontend)
         received, tail, first = b"", b"", None
+        end, events = b"", 0
         try:
             upstream.write(head + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
             while part := await reader.read(CHUNK):
@@ -284,6 +293,8 @@ class Proxy:
                     received += part
                     first = time.monotonic() if received.partition(b"\r\n\r\n")[2] else None
                 writer.write(part)
+                if REQUEST_LOG:
+                    end, events = (end + part)[-END:], events + len(EVENT.findall(part))
                 # The client may close the connection before the frontend does.
                 tail = (tail + part)[-len(LAST_CHUNK) :]
                 if tail == LAST_CHUNK:
@@ -292,6 +303,8 @@ class Proxy:
             return first if received.startswith(b"HTTP/1.1 200") else None
         finally:
             upstream.close()
+            if REQUEST_LOG and received.startswith(b"HTTP/1.1 200"):
+                print(request_line(head, end, events, tail == LAST_CHUNK), flush=True)
 
     async def tokens(self) -> int:
         """Return the generated tokens by the frontend's metrics; the previous number if it does not respond."""
@@ -396,6 +409,18 @@ class Proxy:
                     (activity / gpu).touch()
             finished = self.finished
             await asyncio.sleep(interval)
+
+
+def request_line(head: bytes, end: bytes, events: int, complete: bool) -> str:
+    """Return the line of a request for the log: its id, usage if the response said it, and events of its stream."""
+    identity, usage = REQUEST_ID.search(head), USAGE.match(end)
+    found = {
+        "id": identity[1].decode() if identity else "",
+        "usage": json.loads(usage[1]) if usage else None,
+        "events": events,
+        "complete": complete,
+    }
+    return f"LAB_REQUEST {json.dumps(found)}"
 
 
 def reply(writer: asyncio.StreamWriter, body: Any, status: str = "200 OK", kind: str = "application/json") -> None:

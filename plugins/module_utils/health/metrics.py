@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.exposition import Sample, exposition
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.verdict import OpenFault, subject
 
 # As in Nagios plugins, and in NVIDIA's health validation.
@@ -44,7 +45,6 @@ HELP: Mapping[str, str] = {
 }
 MIB = 1024 * 1024
 
-Sample = tuple[str, Mapping[str, Any], float]
 Signal = Mapping[str, Any]
 
 
@@ -68,21 +68,7 @@ def render(
         *_gpu_samples(status, signals),
         *_history_samples(signals),
     ]
-    lines = []
-    for name, text in HELP.items():
-        rows = [(labels, value) for metric, labels, value in samples if metric == name]
-        if rows:
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}"]
-            lines += [f"{name}{_labels(labels)} {value:.15g}" for labels, value in rows]
-    return "\n".join(lines) + "\n"
-
-
-def _labels(labels: Mapping[str, Any]) -> str:
-    escaped = {
-        name: str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        for name, value in labels.items()
-    }
-    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}" if labels else ""
+    return exposition(HELP, samples)
 
 
 def _fault_samples(faults: Sequence[OpenFault]) -> Iterator[Sample]:

@@ -39,6 +39,7 @@ PLATFORM_UNITS = {
 # Beginnings of the names of the collection's own units, and their kinds.
 OWN_UNITS = {
     "trtllm-gateway-address": "virtual_ip",
+    "trtllm-gateway-usage": "usage",
     "trtllm-gateway": "gateway",
     "trtllm-weights": "weights",
     "trtllm-image": "image",

@@ -46,6 +46,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import (
     HostStatus,
     connections_by_port,
 )
+from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_notify import notify
 
 RELEASES = Path("/etc/trtllm-fleet")
 COMMAND_TIMEOUT = 60.0  # seconds
@@ -310,14 +311,6 @@ class Client(socketserver.BaseRequestHandler):
 
     def finish(self) -> None:
         self.server.free.release()
-
-
-def notify(state: str) -> None:
-    """Report to systemd: sd_notify(3)."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if address:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
-            connection.sendto(state.encode(), address.replace("@", "\0", 1))
 
 
 def main() -> None:

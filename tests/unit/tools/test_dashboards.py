@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import usage_metrics
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.metrics import HELP
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.monitoring.description import (
     Query,
@@ -149,7 +150,7 @@ def test_prometheus_accepts_every_expression(tmp_path: Path) -> None:
 
 
 def test_every_metric_exists() -> None:
-    assert set(HELP) <= set(KNOWN), "add it to tests/unit/fixtures/monitoring/metrics.yml"
+    assert {*HELP, *usage_metrics.HELP} <= set(KNOWN), "add it to tests/unit/fixtures/monitoring/metrics.yml"
     assert problems(QUERIES) == []
     wrong = 'rate(haproxy_server_requests_total{proxy="x"}[5m]) > fleet_gpu_present{gpu="a,}b"} + fleet_none'
     assert set(problems([Query("x", wrong)])) == {

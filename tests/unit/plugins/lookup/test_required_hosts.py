@@ -27,6 +27,7 @@ GROUPS = {
     "monitoring": "monitoring",
     "registry_mirror": "registry_mirror",
     "bundle": "builder1",
+    "usage": "gateway",
 }
 PLAYBOOKS = sorted(path.stem for path in (ROOT / "playbooks").glob("*.yml") if path.stem != "update_hosts")
 

@@ -423,6 +423,7 @@ FAULTS: Mapping[str, Callable[[Fleet], None]] = {
     "certificate_expired": lambda fleet: gateway_head(fleet, "Nov  1 00:00:00 2026 GMT"),
     "certificate_expires": lambda fleet: gateway_head(fleet, "Nov 24 00:00:00 2026 GMT"),
     "certificate_unreadable": no_certificate,
+    "usage_stopped": unit("trtllm-gateway-usage.service", **FAILED),
     "virtual_ip_stopped": unit("trtllm-gateway-address.service", **FAILED),
     "dynamo_etcd_stopped": unit("trtllm-dynamo-etcd.service", **FAILED),
     "dynamo_stopped": unit("trtllm-dynamo-prefill-0.service", **FAILED),

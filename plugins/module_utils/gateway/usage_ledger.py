@@ -1,0 +1,231 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The files of a gateway's usage: a file of records for each day, and the state from which accounting goes on.
+
+Records are on disk before the state that includes them. After a crash the records behind the state are read from the
+files, so that none is counted twice.
+"""
+
+from __future__ import annotations
+
+import calendar
+import gzip
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file, write_file
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.usage import (
+    KILLED,
+    Estimates,
+    Loss,
+    Meter,
+    Record,
+    Sums,
+    read_entries,
+    record_of,
+)
+
+STATE = "state.json"
+DAYS = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9].jsonl*"
+DAY = 86400
+# Days after which a file is compressed: no request of its day ends any more.
+PLAIN_DAYS = 2
+# Bytes of records, and requests, that are known by their id: those that may be in the journal or in a file of HAProxy
+# a second time.
+TAIL = 2**21
+KNOWN = 10000
+LINE = 2**16  # bytes; longer than a record
+# Seconds after the end of a process in which its last lines are still read from the journal.
+GRACE = 5.0
+FILE_MODE = 0o640
+
+Open = dict[str, dict[str, Any]]
+
+
+class Ledger:
+    """The records, sums and meters of a gateway. Methods raise OSError."""
+
+    def __init__(self, directory: Path, keep_days: int) -> None:
+        self._directory = directory
+        self._keep_days = keep_days
+        self._estimates = Estimates()
+        self._pending: list[Record | Loss] = []
+        self._ids: dict[str, None] = {}
+        self._open: dict[str, Open] = {}
+        # When the process of open answers was first seen to have ended.
+        self._ended: dict[str, float] = {}
+        self._saved = ""
+        self.cursor = ""
+        self.last = 0.0
+        self.sums: dict[tuple[str, str], Sums] = {}
+        self.meters: dict[str, Meter] = {}
+        self._load()
+
+    def add(self, line: Mapping[str, Any], moment: float) -> None:
+        """Account for a line of the access log that was written at a time."""
+        self.last = max(self.last, moment)
+        identity = str(line.get("id", ""))
+        if identity in self._ids:
+            return
+        record = record_of(line, moment, self._estimates)
+        if record is not None:
+            self._count(record)
+            self._pending.append(record)
+
+    def add_loss(self, lines: int, now: float) -> None:
+        """Record that HAProxy dropped lines of the access log."""
+        self._pending.append(Loss(round(now, 3), lines))
+
+    def follow(self, answers: Mapping[str, Open], alive: Mapping[str, bool], now: float) -> list[str]:
+        """Take over the open answers of HAProxy's threads. Return the threads that need none any more.
+
+        An answer without a line in the access log, whose process ended, was interrupted by that end.
+        """
+        self._open.update(answers)
+        done = []
+        for name, open_answers in list(self._open.items()):
+            if name in answers and alive.get(name):
+                self._ended.pop(name, None)
+            elif now - self._ended.setdefault(name, now) >= GRACE:
+                for identity, one in open_answers.items():
+                    self.add({**one, "id": identity, "status": 200, "end": KILLED, "streamed": "yes"}, now)
+                done.append(name)
+                del self._open[name], self._ended[name]
+        return done
+
+    def commit(self) -> None:
+        """Write the records, and then the state. After an error the next call writes both."""
+        for day in sorted({entry.day for entry in self._pending}):
+            self._append(day, [entry for entry in self._pending if entry.day == day])
+            self._pending = [entry for entry in self._pending if entry.day != day]
+        state = json.dumps(self._state(), indent=1)
+        if state != self._saved:
+            write_file(self._directory / STATE, state + "\n", FILE_MODE)
+            self._saved = state
+        self._forget()
+
+    def clean(self, now: float) -> None:
+        """Compress the files of past days, and remove those that are too old."""
+        for path in self._directory.glob(DAYS):
+            age = (now - _start(path)) / DAY
+            if age > self._keep_days + 1:
+                path.unlink()
+            elif age > PLAIN_DAYS and path.suffix == ".jsonl":
+                write_file(path.with_suffix(".jsonl.gz"), gzip.compress(path.read_bytes()), FILE_MODE)
+                path.unlink()
+
+    def _count(self, record: Record) -> None:
+        self._ids[record.id] = None
+        self.sums.setdefault((record.key, record.model), Sums()).add(record)
+        self.meters.setdefault(record.key, Meter()).add(record.ended, record.tokens)
+
+    def _append(self, day: str, entries: Sequence[Record | Loss]) -> None:
+        path = self._directory / f"{day}.jsonl"
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, FILE_MODE)
+        try:
+            size = os.fstat(descriptor).st_size
+            try:
+                rest = "".join(entry.line() for entry in entries).encode()
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                os.fsync(descriptor)
+            except OSError:  # a full disk: all or nothing
+                os.ftruncate(descriptor, size)
+                raise
+        finally:
+            os.close(descriptor)
+
+    def _sizes(self) -> dict[str, int]:
+        return {
+            path.name: path.stat().st_size for path in sorted(self._directory.glob(DAYS)) if path.suffix == ".jsonl"
+        }
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "cursor": self.cursor,
+            "last": self.last,
+            "files": self._sizes(),
+            "sums": [[key, model, asdict(sums)] for (key, model), sums in sorted(self.sums.items())],
+            "days": {key: [meter.day, meter.day_tokens] for key, meter in sorted(self.meters.items())},
+            "estimates": self._estimates.save(),
+            "open": {
+                name: {identity: one for identity, one in answers.items() if identity not in self._ids}
+                for name, answers in self._open.items()
+            },
+        }
+
+    def _load(self) -> None:
+        text = read_file(self._directory / STATE)
+        state = json.loads(text) if text else {}
+        self.cursor, self.last = state.get("cursor", ""), state.get("last", 0.0)
+        self._open = state.get("open", {})
+        self._estimates.load(state.get("estimates", {}))
+        self.sums = {(key, model): Sums(**sums) for key, model, sums in state.get("sums", [])}
+        self.meters = {key: Meter(day=day, day_tokens=tokens) for key, (day, tokens) in state.get("days", {}).items()}
+        for name in self._sizes():
+            path = self._directory / name
+            _cut_last_line(path)
+            known = state.get("files", {}).get(name, 0)
+            for record in _records(path, max(0, known - TAIL), known):
+                self._ids[record.id] = None
+                self.meters.setdefault(record.key, Meter()).recent.append((record.ended, record.tokens))
+            for record in _records(path, known, path.stat().st_size):
+                self._count(record)
+
+    def _forget(self) -> None:
+        """Forget the oldest ids."""
+        for identity in list(self._ids)[: max(0, len(self._ids) - KNOWN)]:
+            del self._ids[identity]
+
+
+def _records(path: Path, begin: int, end: int) -> Iterator[Record]:
+    """Return the records between two places of a file; the first may be a part of a line."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        lines = file.read(max(0, end - begin)).decode(errors="replace").splitlines()
+    return (entry for entry in read_entries(lines) if isinstance(entry, Record))
+
+
+def _cut_last_line(path: Path) -> None:
+    """Remove a line that a crash cut off. The journal has it whole."""
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - LINE))
+        rest = file.read()
+        whole = rest.rfind(b"\n") + 1
+        if whole < len(rest):
+            file.truncate(size - len(rest) + whole)
+
+
+def read_days(directory: Path, begin: float, end: float) -> Iterator[Record | Loss]:
+    """Yield the records and losses of a span, without its end, oldest day first. Times in seconds since 1970."""
+    for path in sorted(directory.glob(DAYS)):
+        if _start(path) < end and _start(path) + DAY > begin:
+            with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+                yield from (entry for entry in read_entries(lines) if begin <= entry.ended < end)
+
+
+def oldest_day(directory: Path) -> str:
+    """Return the first day that has a file, as 2026-11-27; empty without one."""
+    return min((path.name[: len("2026-11-27")] for path in directory.glob(DAYS)), default="")
+
+
+def moment_of(name: str, text: str) -> float:
+    """Return a time in UTC, as 2026-11-01 or 2026-11-01T08:30:00, in seconds since 1970. Raises ValueError."""
+    try:
+        found = datetime.fromisoformat(text.removesuffix("Z"))
+    except ValueError:
+        raise ValueError(f"{name} is {text}; it must be a time in UTC, as 2026-11-01 or 2026-11-01T08:30.") from None
+    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def _start(path: Path) -> float:
+    """Return the beginning of a file's day."""
+    return float(calendar.timegm(time.strptime(path.name[:10], "%Y-%m-%d")))

@@ -1,0 +1,205 @@
+-- Copyright (c) 2026, trtllm.fleet contributors
+-- GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+-- SPDX-License-Identifier: GPL-3.0-or-later
+--
+-- Count the tokens of each request for the access log. Runs in the gateway's HAProxy, 2.5 and later, once in each
+-- thread.
+--
+-- The engine says at the end of an answer how many tokens it has. For streams this program requests that end
+-- (stream_options.include_usage), and removes it again if the client did not request it. A stream that is interrupted has
+-- none, so its events are counted, too. Each second the open answers are written to a file, for the case that HAProxy is
+-- killed.
+
+local DIRECTORY = os.getenv("GATEWAY_USAGE_DIRECTORY")
+local ROUND = 1000 -- ms
+local OPTIONS = ',"stream_options":{"include_usage":true}'
+-- An answer that is not streamed has its usage at its end, and after it only a few fields.
+local TAIL = 4096
+
+-- With names of the access log.
+local LINE = '{"id":"%s","key":"%s","model":"%s","instance":"%s","usage":"%s","first_token_ms":"%s","total_ms":%d,"bytes_in":%d}\n'
+
+-- The requests whose answer has begun and not ended.
+local open = {}
+
+local function microseconds()
+  local now = core.now()
+  return now.sec * 1000000 + now.usec
+end
+
+-- Return the number of a field, in the first of these names that a text has.
+local function number(text, ...)
+  for _, name in ipairs({ ... }) do
+    local found = text:match('"' .. name .. '"%s*:%s*(%d+)')
+    if found then
+      return found
+    end
+  end
+end
+
+-- Return the usage in a text: tokens of the prompt, those from the cache, and tokens of the answer.
+local function read_usage(text)
+  if not text:find('"usage"', 1, true) then
+    return nil
+  end
+  local usage = text:match('^.*"usage"%s*:%s*(%b{})')
+  local prompt = usage and number(usage, "prompt_tokens", "input_tokens")
+  local completion = usage and number(usage, "completion_tokens", "output_tokens")
+  if prompt and completion then
+    return { prompt = prompt, cached = number(usage, "cached_tokens") or "0", completion = completion }
+  end
+end
+
+-- Return the events of a stream that have a part of the answer: of chat and text completions, or of responses.
+local function count_events(text)
+  local _, events = text:gsub('"choices"%s*:%s*%[%s*{', "")
+  if events == 0 then
+    _, events = text:gsub('"type"%s*:%s*"response%.[%w_]+%.delta"', "")
+  end
+  return events
+end
+
+local Usage = { id = "usage of tokens", flags = filter.FLT_CFG_FL_HTX }
+Usage.__index = Usage
+
+function Usage:new()
+  return setmetatable({ size = 0, events = 0, tail = "" }, Usage)
+end
+
+function Usage:start_analyze(txn, channel)
+  filter.register_data_filter(self, channel)
+end
+
+-- Ask for the usage of a stream, at the end of the object, where it replaces the client's options. The rules have
+-- added its length to Content-Length.
+function Usage:ask(message)
+  self.size = self.size + #(message:body() or "")
+  if not self.asked and self.txn:get_var("txn.ask_usage") then
+    self.asked = true
+    local brace = message:body():match("^.*()}%s*$")
+    if brace then
+      message:insert(OPTIONS, brace - 1)
+    else -- text behind the object, which the engine rejects
+      message:append((" "):rep(#OPTIONS))
+    end
+  end
+end
+
+-- Return the events of a stream without those that have only the usage.
+local function without_usage(text)
+  local kept, rest = {}, 1
+  for event, behind in text:gmatch("(.-\n\r?\n)()") do
+    if not (event:find('"choices"%s*:%s*%[%s*%]') and read_usage(event)) then
+      kept[#kept + 1] = event
+    end
+    rest = behind
+  end
+  return table.concat(kept) .. text:sub(rest)
+end
+
+function Usage:answer(message)
+  local data = message:body()
+  if not data or #data == 0 then
+    return
+  end
+  if not self.first then
+    self.first = microseconds() - self.began
+  end
+  if not self.streamed then
+    self.tail = (self.tail .. data):sub(-TAIL)
+    return
+  end
+  -- Only whole events, so that each is seen once and whole. A stream may end within one.
+  local whole = message:eom() and #data + 1 or data:match("^.*\n\r?\n()")
+  if not whole then
+    return 0
+  end
+  local text = data:sub(1, whole - 1)
+  self.events = self.events + count_events(text)
+  if text:find('"usage"', 1, true) then
+    self.usage = read_usage(text) or self.usage
+    if self.asked then
+      local kept = without_usage(text)
+      if #kept < #text then
+        message:remove(0, #text)
+        message:insert(kept, 0)
+        return #kept
+      end
+    end
+  end
+  return #text
+end
+
+function Usage:http_headers(txn, message)
+  self.txn = txn
+  if message.channel:is_resp() then
+    self.streamed = txn:get_var("txn.streamed") == "yes"
+    self.id, self.key, self.model = txn:get_var("txn.id"), txn:get_var("txn.key"), txn:get_var("txn.model")
+    self.instance = txn.f:srv_name()
+    if self.id then
+      open[self.id] = self
+    end
+  else
+    self.began = microseconds()
+  end
+end
+
+-- Return tokens of the prompt, those from the cache and those of the answer, each - if the engine did not say them, and
+-- the events of a stream.
+function Usage:text()
+  self.usage = self.usage or read_usage(self.tail)
+  local usage = self.usage or { prompt = "-", cached = "-", completion = "-" }
+  return table.concat({ usage.prompt, usage.cached, usage.completion, self.events }, " ")
+end
+
+function Usage:first_ms()
+  return self.first and tostring(self.first // 1000) or "-1"
+end
+
+function Usage:end_analyze(txn, channel)
+  if self.id and channel:is_resp() then
+    open[self.id] = nil
+    txn:set_var("txn.usage", self:text())
+    txn:set_var("txn.first_ms", self:first_ms())
+  end
+end
+
+function Usage:http_payload(txn, message)
+  local done, result = pcall(message.channel:is_resp() and self.answer or self.ask, self, message)
+  if not done then
+    core.Alert("usage: " .. tostring(result))
+  elseif result then -- HAProxy takes nil for 0 bytes, and the answer would stand still
+    return result
+  end
+end
+
+-- Write the open answers to the file of this process and thread.
+local function write_open(path)
+  local lines = {}
+  for id, one in pairs(open) do
+    lines[#lines + 1] = LINE:format(id, one.key or "-", one.model, one.instance, one:text(), one:first_ms(),
+      (microseconds() - one.began) // 1000, one.size)
+  end
+  local file = assert(io.open(path .. ".new", "w"))
+  file:write(table.concat(lines))
+  file:close()
+  os.rename(path .. ".new", path)
+  return #lines
+end
+
+core.register_task(function()
+  local path, written, failed = DIRECTORY .. "/" .. core.get_info()["Pid"] .. "-" .. core.thread, 0, false
+  while true do
+    if written > 0 or next(open) then
+      local done, result = pcall(write_open, path)
+      written = done and result or 0
+      if not done and not failed then -- once
+        core.Alert("usage: " .. tostring(result))
+      end
+      failed = not done
+    end
+    core.msleep(ROUND)
+  end
+end)
+
+core.register_filter("usage", Usage, function(self) return self end)
