@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import (
     MAX_ANSWER_BYTES,
@@ -40,7 +40,7 @@ def complete(client: Client, api: str, payload: dict[str, Any], deadline: Deadli
         try:
             if not streamed:
                 absorb(client.read(response).json())
-            for data in _events(response) if streamed else ():
+            for data in events(response) if streamed else ():
                 if data == b"[DONE]":
                     break
                 first = absorb(parse_object(data))
@@ -56,7 +56,7 @@ def complete(client: Client, api: str, payload: dict[str, Any], deadline: Deadli
     return done
 
 
-def _events(response: http.client.HTTPResponse) -> Iterator[bytes]:
+def events(response: http.client.HTTPResponse | BinaryIO) -> Iterator[bytes]:
     """Yield the data of each server-sent event. Raises EndpointError for an event with name ``error``."""
     data: list[bytes] = []
     comments: list[bytes] = []

@@ -124,6 +124,12 @@ class Fleet:
         output = process.communicate()[0]
         return Run(process.returncode, output)
 
+    def play_file(self, path: Path) -> Run:
+        """Run a playbook of a test."""
+        command = ["ansible-playbook", str(path), "-i", "inventory/local"]
+        done = subprocess.run(command, cwd=REPO, env=self.environment, text=True, stdout=subprocess.PIPE, check=False)
+        return Run(done.returncode, done.stdout)
+
     def shell(self, host: str, script: str, check: bool = True) -> str:
         return docker("exec", host, "sh", "-c", script, check=check).strip()
 

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,8 +211,9 @@ def test_tokens_are_those_of_the_engines(sent: Sent) -> None:
     for identity, usage in sent.whole.items():
         if usage and identity in bill:
             assert bill[identity]["completion_tokens"] == usage["completion_tokens"], identity
-    estimated = {identity for identity, one in bill.items() if one["estimated"]}
-    assert estimated <= bill.keys() - {identity for identity in sent.whole if identity in bill}
+    # A stream that HAProxy had sent whole when it was killed has no line in its log.
+    estimated = {identity for identity, one in bill.items() if one["estimated"] and one["end"] != "killed"}
+    assert estimated & sent.whole.keys() == set()
 
 
 def test_usage_of_both_gateways_is_the_sum_of_their_records(inventory: Path, sent: Sent, tmp_path: Path) -> None:
@@ -240,6 +242,10 @@ def ask(gateway: str, tokens: int) -> httpx2.Response:
     return httpx2.post(f"https://{FLEET.address(gateway)}{CHAT}", headers=headers, json=body, verify=False, timeout=60)
 
 
+def is_rejected(gateway: str) -> bool:
+    return ask(gateway, 1).status_code == 429
+
+
 def test_quota_is_for_both_gateways(inventory: Path) -> None:
     first, second = FLEET.gateway_names
     answer = ask(first, 200)
@@ -248,7 +254,7 @@ def test_quota_is_for_both_gateways(inventory: Path) -> None:
     assert wait_for(lambda: int(ask(second, 1).headers["x-ratelimit-remaining-tokens"]) < PER_MINUTE - 150, 10)
     assert ask(second, 200).status_code == 200
     for gateway in (first, second):
-        assert wait_for(lambda gateway=gateway: ask(gateway, 1).status_code == 429, 10)
+        assert wait_for(partial(is_rejected, gateway), 10)
     rejected = ask(first, 1)
     assert rejected.json()["error"]["type"] == "rate_limit_exceeded"
     assert 1 <= int(rejected.headers["retry-after"]) <= 60

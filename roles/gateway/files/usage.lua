@@ -19,6 +19,17 @@ local TAIL = 4096
 -- With names of the access log.
 local LINE = '{"id":"%s","key":"%s","model":"%s","instance":"%s","usage":"%s","first_token_ms":"%s","total_ms":%d,"bytes_in":%d}\n'
 
+-- Copies of requests and answers go to the program that listens here, while a rollout compares a canary
+-- (module gateway_shadow).
+local SHADOW = "unix@" .. DIRECTORY .. "/shadow.sock"
+local SHADOW_ROUND = 50 -- ms
+local SHADOW_REQUEST, SHADOW_ANSWER = 2 ^ 18, 2 ^ 20 -- bytes of the largest ones
+local SHADOW_WAITING, SHADOW_HELD = 32, 2 ^ 23 -- copies of a thread, and their bytes
+local SHADOW_PAUSE = 5 -- seconds after which an absent program is tried again
+local SHADOW_TIMEOUT = 2 -- seconds
+
+local copies, held, paused = {}, 0, 0
+
 -- The requests whose answer has begun and not ended.
 local open = {}
 
@@ -74,6 +85,12 @@ end
 -- added its length to Content-Length.
 function Usage:ask(message)
   self.size = self.size + #(message:body() or "")
+  if not self.copy and self.txn:get_var("txn.shadow") and core.now().sec >= paused then
+    local body = message:body() or ""
+    if #body > 0 and #body <= SHADOW_REQUEST and #copies < SHADOW_WAITING and held < SHADOW_HELD then
+      self.copy, self.copied = { path = self.txn:get_var("txn.path"), request = body, parts = {} }, 0
+    end
+  end
   if not self.asked and self.txn:get_var("txn.ask_usage") then
     self.asked = true
     local brace = message:body():match("^.*()}%s*$")
@@ -97,6 +114,16 @@ local function without_usage(text)
   return table.concat(kept) .. text:sub(rest)
 end
 
+function Usage:keep(text)
+  if self.copy then
+    self.copied = self.copied + #text
+    self.copy.parts[#self.copy.parts + 1] = text
+    if self.copied > SHADOW_ANSWER then
+      self.copy = nil
+    end
+  end
+end
+
 function Usage:answer(message)
   local data = message:body()
   if not data or #data == 0 then
@@ -106,6 +133,7 @@ function Usage:answer(message)
     self.first = microseconds() - self.began
   end
   if not self.streamed then
+    self:keep(data)
     self.tail = (self.tail .. data):sub(-TAIL)
     return
   end
@@ -115,6 +143,7 @@ function Usage:answer(message)
     return 0
   end
   local text = data:sub(1, whole - 1)
+  self:keep(text)
   self.events = self.events + count_events(text)
   if text:find('"usage"', 1, true) then
     self.usage = read_usage(text) or self.usage
@@ -135,7 +164,7 @@ function Usage:http_headers(txn, message)
   if message.channel:is_resp() then
     self.streamed = txn:get_var("txn.streamed") == "yes"
     self.id, self.key, self.model = txn:get_var("txn.id"), txn:get_var("txn.key"), txn:get_var("txn.model")
-    self.instance = txn.f:srv_name()
+    self.instance, self.status = txn.f:srv_name(), txn.f:status()
     if self.id then
       open[self.id] = self
     end
@@ -152,6 +181,10 @@ function Usage:text()
   return table.concat({ usage.prompt, usage.cached, usage.completion, self.events }, " ")
 end
 
+function Usage:http_end(txn, message)
+  self.whole = message.channel:is_resp()
+end
+
 function Usage:first_ms()
   return self.first and tostring(self.first // 1000) or "-1"
 end
@@ -161,6 +194,13 @@ function Usage:end_analyze(txn, channel)
     open[self.id] = nil
     txn:set_var("txn.usage", self:text())
     txn:set_var("txn.first_ms", self:first_ms())
+    if self.copy and self.whole then -- not if the client disconnected
+      local copy = self.copy
+      copy.status, copy.streamed, copy.first = self.status, self.streamed and 1 or 0, self:first_ms()
+      copy.total, copy.answer, copy.parts = (microseconds() - self.began) // 1000, table.concat(copy.parts), nil
+      copies[#copies + 1] = copy
+      held = held + #copy.request + #copy.answer
+    end
   end
 end
 
@@ -199,6 +239,35 @@ core.register_task(function()
       failed = not done
     end
     core.msleep(ROUND)
+  end
+end)
+
+-- Send the copies that wait. Without a listener they are dropped, and no others are made for some seconds.
+local function send_copies()
+  local sent = copies
+  copies, held = {}, 0
+  local socket = core.tcp()
+  socket:settimeout(SHADOW_TIMEOUT)
+  if socket:connect(SHADOW) then
+    for _, copy in ipairs(sent) do
+      local head = ("%s %s %d %s %d %d %d\n"):format(copy.path, copy.status, copy.streamed, copy.first, copy.total, #copy.request, #copy.answer)
+      socket:send(head .. copy.request .. copy.answer)
+    end
+  else
+    paused = core.now().sec + SHADOW_PAUSE
+  end
+  socket:close()
+end
+
+core.register_task(function()
+  while true do
+    if #copies > 0 then
+      local done, result = pcall(send_copies)
+      if not done then
+        core.Alert("shadow: " .. tostring(result))
+      end
+    end
+    core.msleep(SHADOW_ROUND)
   end
 end)
 
