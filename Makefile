@@ -93,6 +93,10 @@ load-rollout: $(venv) ## Change image, recipe, model and Docker of six hosts und
 normal-life: $(venv) ## Look for false alarms during a day of normal life, write docs/test-results/false-alarms.md (HOURS=24; 2 h)
 	NORMAL_LIFE_HOURS=$(or $(HOURS),24) ROLLOUT_DOCUMENTS=docs/test-results pytest -vv --capture=no tests/e2e/test_normal_life.py
 
+.PHONY: fuzz-gateway
+fuzz-gateway: $(venv) ## Send random bodies to two gateways of the lab under load (MINUTES=10)
+	GATEWAY_FUZZ_SECONDS=$$(($(or $(MINUTES),10) * 60)) pytest -vv --capture=no tests/e2e/test_gateway_models.py -k random
+
 .PHONY: load-busy
 load-busy: $(venv) ## Test busy and hung instances under twice their capacity, write docs/test-results/gateway-load.md (MINUTES=30)
 	BUSY_LOAD_MINUTES=$(or $(MINUTES),30) ROLLOUT_DOCUMENTS=docs/test-results pytest -vv --capture=no tests/e2e/test_busy_load.py

@@ -10,7 +10,8 @@ HTTP/2. Needs idle GPU hosts of the lab behind gateways: see docs/test-results/b
 
 The last line is one JSON object. The exit status is 1 if ``added_ms_p50``, the median through the gateway less the
 median without it, is 1 ms or more, if a core of the gateway forwards fewer requests/s than the instances answer, if a
-stream is incomplete, or if a gateway delays the first token or a later one by HIGHEST_HELD_BACK.
+stream is incomplete, if a gateway delays the first token by HIGHEST_HELD_BACK or a later one by HIGHEST_GAP, or if it
+does not meet the bars HIGHEST_ABOVE_TLS and LOWEST_CHUNKS.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer lab-key-
 UNIT = "trtllm-gateway"
 ROOT = "/etc/trtllm-fleet/gateway"
 # Ports of the benchmark's processes.
-TCP, TLS, HELD, HELD_METRICS, SLOW, QUICK = 9443, 9444, 9445, 9446, 9447, 9448
+TCP, TLS, HELD, HELD_METRICS, SLOW, QUICK, FAST = 9443, 9444, 9445, 9446, 9447, 9448, 9449
 INSTANCE = Path(__file__).with_name("gateway_instance.py")
 
 HIGHEST_ADDED = 1.0  # milliseconds
@@ -55,20 +56,31 @@ HANDSHAKES = 50  # at a time
 # Streams with timed tokens: rounds, tokens of each, and seconds between two.
 TIMED_ROUNDS, TIMED_TOKENS, TIMED_SECONDS = 10, 40, 0.05
 HIGHEST_HELD_BACK = 50.0  # milliseconds
+# Bars of a gateway that routes by model and counts tokens: milliseconds above a proxy that only ends TLS, chunks of
+# streams for a core in a second, and milliseconds of a gap between tokens above that of a direct request.
+HIGHEST_ABOVE_TLS, LOWEST_CHUNKS, HIGHEST_GAP = 0.4, 28000, 3.0
+# Fast streams: how many, the chunks of each, and seconds between two.
+FAST_STREAMS, FAST_TOKENS, FAST_SECONDS = 40, 1000, 0.004
+# Bytes of prompts in front of the model.
+PROMPTS = (30_000, 300_000, 3_000_000)
+PROMPT_REQUESTS = 30
 STREAM_TIMEOUT = 120.0  # seconds
+
+
+def connect(url: str) -> http.client.HTTPConnection:
+    """Return a connection to the server of a URL, which opens with the first request."""
+    parts = urlsplit(url)
+    if parts.scheme == "https":
+        # The benchmark does not verify the gateway's certificate.
+        return http.client.HTTPSConnection(parts.netloc, context=ssl._create_unverified_context())
+    return http.client.HTTPConnection(parts.netloc)
 
 
 class Client:
     """Client that keeps its connection."""
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme == "https":
-            # The benchmark does not verify the gateway's certificate.
-            context = ssl._create_unverified_context()
-            self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(parts.netloc, context=context)
-        else:
-            self._connection = http.client.HTTPConnection(parts.netloc)
+        self._connection = connect(url)
 
     def ask(self) -> float:
         """Return milliseconds until a completion is whole.
@@ -156,6 +168,9 @@ def elsewhere(config: str, port: int, metrics_port: int) -> str:
             r" peers \w+ store ": " store ",
             r"^  server-state-file .*\n": "",
             r"/run/trtllm-gateway/progress.sock": f"/run/bench-progress-{port}.sock",
+            # The accountant would count its requests.
+            r"/run/trtllm-gateway/usage": f"/run/bench-usage-{port}",
+            r"^  log-tag .*": "  log-tag bench",
             r"^  bind \S+ ssl": f"  bind :{port} ssl",
             r"^  bind 127\.0\.0\.1:\d+$": f"  bind 127.0.0.1:{metrics_port}",
         },
@@ -220,6 +235,54 @@ def throughput(urls: Mapping[str, Sequence[str]], gateway: str, concurrency: int
                 carried += done
     figures = {f"{name}_per_second": statistics.median(found) for name, found in rates.items()}
     return figures | {"gateway_cpu_ms": 1000 * spent / carried, "gateway_per_core": carried / spent}
+
+
+def proxy_seconds(host: str) -> float:
+    """Return the CPU seconds of the benchmark's HAProxy so far."""
+    script = "getconf CLK_TCK; cat $(pgrep -f 'haproxy -q -db -f /run/bench-held' | sed 's,.*,/proc/&/stat,')"
+    ticks, *processes = output("docker", "exec", host, "sh", "-c", script).splitlines()
+    return sum(sum(map(int, line.rpartition(")")[2].split()[11:13])) for line in processes) / int(ticks)
+
+
+def read_stream(url: str) -> int:
+    """Read a fast stream, and return its chunks."""
+    connection = connect(url)
+    body = json.dumps({"prompt": "a", "max_tokens": FAST_TOKENS, "stream": True, "model": MODEL})
+    connection.request("POST", "/v1/completions", body, HEADERS)
+    return connection.getresponse().read().count(b'"content"')
+
+
+def chunks(host: str, url: str) -> dict[str, float]:
+    """Return the chunks of streams that a core of a gateway forwards in a second."""
+    before = proxy_seconds(host)
+    with ThreadPoolExecutor(FAST_STREAMS) as threads:
+        read = sum(threads.map(read_stream, [url] * FAST_STREAMS))
+    spent = proxy_seconds(host) - before
+    return {"chunks": read, "chunks_expected": FAST_STREAMS * FAST_TOKENS, "chunks_per_core": read / spent}
+
+
+def long_prompts(direct: str, gateway: str) -> dict[str, float]:
+    """Return the milliseconds that a gateway adds to prompts in front of the model, by their bytes, at the median."""
+    figures = {}
+    for size in PROMPTS:
+        body = json.dumps({"prompt": "a" * size, "max_tokens": 1, "model": MODEL})
+        times: dict[str, list[float]] = {direct: [], gateway: []}
+        for _turn in range(PROMPT_REQUESTS):
+            for url, found in times.items():
+                connection = connect(url)
+                connection.connect()
+                began = time.perf_counter()
+                connection.request("POST", "/v1/completions", body, HEADERS)
+                answer = connection.getresponse()
+                answer.read()
+                if answer.status != 200:
+                    raise RuntimeError(f"{url}: HTTP {answer.status} for {size} bytes")
+                found.append(1000 * (time.perf_counter() - began))
+                connection.close()
+        name = f"prompt_{size // 1000}_kb"
+        figures[f"{name}_direct_ms_p50"] = statistics.median(times[direct])
+        figures[f"{name}_added_ms_p50"] = statistics.median(times[gateway]) - statistics.median(times[direct])
+    return figures
 
 
 class Streams:
@@ -305,8 +368,8 @@ def timed_streams(direct: str, gateways: Mapping[str, str]) -> dict[str, float]:
 def held_back(figures: Mapping[str, float]) -> bool:
     """Return True if a gateway delivers tokens later than a direct request to an instance."""
     return any(
-        value - figures[f"direct_http1_{figure}"] >= HIGHEST_HELD_BACK
-        for figure in ("first_token_ms_p50", "gap_ms_p95")
+        value - figures[f"direct_http1_{figure}"] >= highest
+        for figure, highest in (("first_token_ms_p50", HIGHEST_HELD_BACK), ("gap_ms_p95", HIGHEST_GAP))
         for name, value in figures.items()
         if name.endswith(figure) and name.startswith("haproxy_")
     )
@@ -351,10 +414,19 @@ def main() -> None:
             stack.enter_context(proxy(name, "bench-held", held(own, [quick], given.streams)))
         by_release = {release(name): f"https://{address(name)}:{HELD}" for name in given.gateway}
         figures |= timed_streams(f"http://{quick}", by_release)
+    with ExitStack() as stack:
+        stack.enter_context(running(hosts[0], "python3", "-c", INSTANCE.read_text(), str(FAST), str(FAST_SECONDS)))
+        fast = f"{address(hosts[0])}:{FAST}"
+        stack.enter_context(proxy(loaded, "bench-held", held(config, [fast], given.streams)))
+        figures |= chunks(loaded, f"https://{gateway}:{HELD}")
+        figures |= long_prompts(f"http://{fast}", f"https://{gateway}:{HELD}")
     figures |= {"requests": given.requests, "concurrency": given.concurrency}
     print(json.dumps({name: round(value, 3) for name, value in sorted(figures.items())}))
     raise SystemExit(
         figures["added_ms_p50"] >= HIGHEST_ADDED
+        or figures["added_ms_p50"] - figures["tls_added_ms_p50"] > HIGHEST_ABOVE_TLS
+        or figures["chunks_per_core"] < LOWEST_CHUNKS
+        or figures["chunks"] < figures["chunks_expected"]
         or figures["gateway_per_core"] < figures["direct_per_second"]
         or figures["streams_failed"] > 0
         or held_back(figures)

@@ -1,0 +1,263 @@
+"""Several models behind two gateways: names, keys, bodies of all kinds, rollouts, and a host that changes its model.
+
+Two hosts serve gpt-oss-120b and two gpt-oss-20b, under a steady load on both. ``GATEWAY_FUZZ_SECONDS`` is the time for
+random bodies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+import yaml
+
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
+from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import KEY, ONE, TWO, Fleet
+
+FLEET = Fleet("mod-", gpus=4, gateways=2)
+BIG, SMALL = "openai/gpt-oss-120b", "openai/gpt-oss-20b"
+ALIASES = {"gpt-4o": BIG, "fast": SMALL}
+KEYS = {"all": KEY, "small": "small-key-0123456789", "default": "default-key-0123456789"}
+RATE = 2.0
+CHAT = "/v1/chat/completions"
+FUZZ = float(os.environ.get("GATEWAY_FUZZ_SECONDS", "60"))
+BOM = "\ufeff"
+
+
+@pytest.fixture(scope="module")
+def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    FLEET.up()
+    path = tmp_path_factory.mktemp("models") / "hosts.yml"
+    keys: list[dict[str, Any]] = [
+        {"name": name, "sha256": hashlib.sha256(key.encode()).hexdigest()} for name, key in KEYS.items()
+    ]
+    keys[1]["models"] = [SMALL]
+    variables = {"gateway_api_keys": keys, "gateway_model_aliases": ALIASES}
+    small = {name: {"serving_recipe_model": SMALL} for name in FLEET.gpu_names[2:]}
+    path.write_text(yaml.safe_dump({"gpu_hosts": {"hosts": small}, "all": {"vars": variables}}))
+    run = FLEET.play("site", "-i", str(path))
+    assert run.status == 0, run.output
+    yield path
+    FLEET.down()
+
+
+@pytest.fixture(scope="module")
+def loads(inventory: Path) -> Iterator[dict[str, Load]]:
+    urls = [f"https://{FLEET.address(name)}/v1" for name in FLEET.gateway_names]
+    with Load(urls, KEY, BIG, RATE, long_every=0) as big, Load(urls, KEY, SMALL, RATE, long_every=0) as small:
+        big.wait(3)
+        yield {BIG: big, SMALL: small}
+
+
+@pytest.fixture(autouse=True)
+def others(loads: dict[str, Load]) -> Iterator[None]:
+    """Check that no client of either model has an error during a test."""
+    began = time.monotonic()
+    yield
+    for model, load in loads.items():
+        load.wait(0.5)
+        assert load.errors(began) == {}, model
+
+
+@pytest.fixture(params=[0, 1], ids=["gateway 1", "gateway 2"])
+def gateway(request: pytest.FixtureRequest) -> str:
+    return FLEET.address(FLEET.gateway_names[request.param])
+
+
+def post(gateway: str, body: Any, key: str = "all", http2: bool = False) -> httpx2.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"Authorization": f"Bearer {KEYS[key]}", "Content-Type": "application/json"}
+    with httpx2.Client(verify=False, http2=http2, timeout=60) as client:
+        return client.post(f"https://{gateway}{CHAT}", content=content, headers=headers)
+
+
+def body(model: Any, prompt: str = "Hello", **more: Any) -> dict[str, Any]:
+    """Return a request with the model behind the prompt."""
+    return {"messages": [{"role": "user", "content": prompt}], "max_tokens": 4, **more, "model": model}
+
+
+def names(gateway: str, key: str = "all") -> set[str]:
+    answer = httpx2.get(
+        f"https://{gateway}/v1/models", headers={"Authorization": f"Bearer {KEYS[key]}"}, verify=False, timeout=10
+    )
+    return {one["id"] for one in answer.json()["data"]}
+
+
+def instance_of(answer: httpx2.Response) -> str:
+    """Return the host whose instance answered, from the access log."""
+    identity = answer.headers["x-request-id"]
+    for name in FLEET.gateway_names:
+        line = FLEET.shell(name, f"journalctl -t trtllm-gateway -o cat --since=-60s | grep -F {identity} || true")
+        if line:
+            return str(json.loads(line)["instance"]).partition(".")[0]
+    return ""
+
+
+@pytest.mark.parametrize("http2", [False, True], ids=["HTTP/1.1", "HTTP/2"])
+@pytest.mark.parametrize(
+    ("name", "hosts"),
+    [
+        (BIG, {0, 1}),
+        (SMALL, {2, 3}),
+        ("gpt-oss-120b", {0, 1}),
+        ("gpt-oss-20b", {2, 3}),
+        ("gpt-4o", {0, 1}),
+        ("fast", {2, 3}),
+    ],
+)
+def test_each_name_selects_its_model(gateway: str, name: str, hosts: set[int], http2: bool) -> None:
+    answer = post(gateway, body(name), http2=http2)
+    assert answer.status_code == 200, answer.text
+    assert instance_of(answer) in {FLEET.gpu_names[number] for number in hosts}
+
+
+@pytest.mark.parametrize("size", [30_000, 300_000, 3_000_000])
+def test_model_behind_a_long_prompt(gateway: str, size: int) -> None:
+    """The engine rejects a prompt beyond its context, so only the instance counts."""
+    answer = post(gateway, body(SMALL, "x " * (size // 2)))
+    assert instance_of(answer) in FLEET.gpu_names[2:]
+
+
+def test_the_list_has_what_the_key_may_use(gateway: str) -> None:
+    assert names(gateway) == {BIG, SMALL, *ALIASES}
+    assert names(gateway, "small") == {SMALL, "fast"}
+
+
+def test_another_model_is_as_unknown_to_a_key_as_none(gateway: str) -> None:
+    for model in (BIG, "gpt-4o", "no-such-model"):
+        answer = post(gateway, body(model), "small")
+        assert answer.status_code == 404
+        error = answer.json()["error"]
+        assert error["code"] == "model_not_found"
+        assert SMALL in error["message"]
+        assert BIG not in error["message"].replace(f'"{BIG}"', "")
+    assert post(gateway, body("fast"), "small").status_code == 200
+
+
+def test_the_openai_client_sees_errors_as_from_openai(gateway: str) -> None:
+    client = openai.OpenAI(
+        base_url=f"https://{gateway}/v1", api_key=KEY, http_client=httpx2.Client(verify=False), max_retries=0
+    )
+    messages: Any = [{"role": "user", "content": "Hello"}]
+    with pytest.raises(openai.NotFoundError) as failed:
+        client.chat.completions.create(model="gpt-5", messages=messages)
+    assert failed.value.code == "model_not_found"
+    chunks = list(client.chat.completions.create(model="fast", messages=messages, max_tokens=4, stream=True))
+    assert chunks[-1].choices
+    assert client.models.retrieve("gpt-oss-20b").id == SMALL
+
+
+NESTED: Any = {"a": 1}
+for _level in range(30):
+    NESTED = {"b": NESTED}
+CASES: dict[str, tuple[bytes, set[int]]] = {
+    "number": (json.dumps(body(5)).encode(), {404}),
+    "object": (json.dumps(body({"a": 1})).encode(), {400, 404}),
+    "list": (json.dumps(body([BIG])).encode(), {400, 404}),
+    "null": (json.dumps(body(None)).encode(), {400}),
+    "true": (json.dumps(body(True)).encode(), {404}),
+    "empty": (json.dumps(body("")).encode(), {404}),
+    "10 kB": (json.dumps(body("m" * 10_000)).encode(), {404}),
+    "quotes": (json.dumps(body('a"b\\c\n\u0000é\U0001f600')).encode(), {404}),
+    "absent": (json.dumps({"messages": []}).encode(), {400}),
+    "twice": (
+        f'{{"model":"{SMALL}","messages":[{{"role":"user","content":"Hi"}}],"max_tokens":2,"model":"x"}}'.encode(),
+        {200},
+    ),
+    "escaped": (json.dumps(body("PLACE")).replace("PLACE", "\\u006fpenai\\/gpt-oss-20b").encode(), {200, 404}),
+    "in an object before": (json.dumps({"metadata": {"model": "x"}, **body(SMALL)}).encode(), {200}),
+    "in a text before": (json.dumps({"user": '"model":"x"', **body(SMALL)}).encode(), {200}),
+    "behind 30 levels": (json.dumps({"metadata": NESTED, **body(SMALL)}).encode(), {400}),
+    "not JSON": (b"model=openai/gpt-oss-20b", {400}),
+    "a list of requests": (json.dumps([body(SMALL)]).encode(), {400}),
+    "byte order mark": ((BOM + json.dumps(body(SMALL))).encode(), {200, 400}),
+    "UTF-16": (json.dumps(body(SMALL)).encode("utf-16"), {400}),
+    "cut": (json.dumps(body(SMALL)).encode()[:-20], {400, 404}),
+    "text behind": (json.dumps(body(SMALL)).encode() + b" and more", {200, 400}),
+    "text behind a stream": (json.dumps(body(SMALL, stream=True)).encode() + b" x", {200, 400}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bodies_of_all_kinds_get_an_answer(gateway: str, case: str) -> None:
+    content, statuses = CASES[case]
+    answer = post(gateway, content)
+    assert answer.status_code in statuses, answer.text
+    if answer.status_code != 200:
+        error = answer.json()["error"]
+        # Errors of the engine have its own form.
+        assert error if isinstance(error, str) else error["message"]
+
+
+def spoiled(chance: random.Random, content: bytes) -> bytes:
+    """Return a request with some bytes changed, left out, repeated or added."""
+    data = bytearray(content)
+    for _change in range(chance.randint(1, 6)):
+        place = chance.randrange(len(data) + 1)
+        match chance.randrange(5):
+            case 0:
+                data[place : place + 1] = bytes([chance.randrange(256)])
+            case 1:
+                del data[place : place + chance.randint(1, 20)]
+            case 2:
+                data[place:place] = data[place : place + chance.randint(1, 40)]
+            case 3:
+                data[place:place] = chance.choice(
+                    [b'"model":', b"{", b"}", b"[", b'"', b"\\", b"\\u0000", b"\x00", b"1e999"]
+                )
+            case _:
+                data[place:place] = chance.randbytes(chance.randint(1, 30))
+    return bytes(data)
+
+
+def test_random_bodies_harm_nothing(inventory: Path) -> None:
+    chance, end = random.Random(11), time.monotonic() + FUZZ
+    statuses: Counter[int] = Counter()
+    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+    with httpx2.Client(verify=False, timeout=60, headers=headers) as client:
+        while time.monotonic() < end:
+            gateway = FLEET.address(chance.choice(FLEET.gateway_names))
+            content = spoiled(chance, chance.choice(list(CASES.values()))[0][:5000])
+            answer = client.post(f"https://{gateway}{CHAT}", content=content)
+            statuses[answer.status_code] += 1
+            assert answer.status_code in {200, 400, 404, 422, 500}, (content, answer.text)
+            if answer.status_code in {400, 404} and answer.json()["error"]:
+                continue
+    print(f"{sum(statuses.values())} random bodies: {dict(statuses)}")
+    for name in FLEET.gateway_names:
+        assert FLEET.shell(name, "systemctl show -P NRestarts trtllm-gateway") == "0"
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (2, 3)], ids=["gpt-oss-120b", "gpt-oss-20b"])
+def test_rollout_of_one_model_touches_no_other(inventory: Path, numbers: tuple[int, ...]) -> None:
+    before = FLEET.releases()
+    wanted = ONE if FLEET.release(FLEET.gpu_names[numbers[0]])["engine_options"]["max_num_tokens"] == 4096 else TWO
+    limit = ",".join(FLEET.gpu_names[number] for number in numbers)
+    run = FLEET.play("rollout", "-i", str(inventory), "--limit", limit, **wanted)
+    assert run.status == 0, run.output
+    changed = {number for number, (one, other) in enumerate(zip(before, FLEET.releases(), strict=True)) if one != other}
+    assert changed == set(numbers)
+
+
+def test_host_changes_its_model(inventory: Path) -> None:
+    gateway = FLEET.address(FLEET.gateway_names[0])
+    variables = yaml.safe_load(inventory.read_text())
+    variables["gpu_hosts"]["hosts"][FLEET.gpu_names[1]] = {"serving_recipe_model": SMALL}
+    inventory.write_text(yaml.safe_dump(variables))
+    run = FLEET.play("rollout", "-i", str(inventory), "--limit", FLEET.gpu_names[1])
+    assert run.status == 0, run.output
+    new = FLEET.gpu_names[1:]
+    assert wait_for(lambda: FLEET.gpu_names[1] in {instance_of(post(gateway, body(SMALL))) for _turn in range(6)}, 60)
+    assert {instance_of(post(gateway, body(SMALL))) for _turn in range(12)} <= set(new)
+    assert instance_of(post(gateway, body(BIG))) == FLEET.gpu_names[0]
