@@ -145,6 +145,8 @@ class HostStatus:
         instances = [
             {
                 **{key: instance[key] for key in ("name", "unit", "container", "port", "gpus")},
+                # Of a host with several models; None: that of the release.
+                "served_model": instance.get("served_model"),
                 **answer,
                 "healed": self._healing(instance["unit"]),
                 "connections": connections.get(instance["port"], 0),

@@ -1,7 +1,7 @@
 """Several models behind two gateways: names, keys, bodies of all kinds, rollouts, and a host that changes its model.
 
-Two hosts serve gpt-oss-120b and two gpt-oss-20b, under a steady load on both. ``GATEWAY_FUZZ_SECONDS`` is the time for
-random bodies.
+Two hosts serve gpt-oss-120b, one gpt-oss-20b, and a fourth both, under a steady load on both models.
+``GATEWAY_FUZZ_SECONDS`` is the time for random bodies.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -44,8 +45,12 @@ def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ]
     keys[1]["models"] = [SMALL]
     variables = {"gateway_api_keys": keys, "gateway_model_aliases": ALIASES}
-    small = {name: {"serving_recipe_model": SMALL} for name in FLEET.gpu_names[2:]}
-    path.write_text(yaml.safe_dump({"gpu_hosts": {"hosts": small}, "all": {"vars": variables}}))
+    both = [{"model": BIG, "gpus": [0, 1, 2, 3]}, {"model": SMALL, "gpus": [4]}]
+    hosts: dict[str, Any] = {
+        FLEET.gpu_names[2]: {"serving_recipe_model": SMALL},
+        FLEET.gpu_names[3]: {"serving_recipe_models": both},
+    }
+    path.write_text(yaml.safe_dump({"gpu_hosts": {"hosts": hosts}, "all": {"vars": variables}}))
     run = FLEET.play("site", "-i", str(path))
     assert run.status == 0, run.output
     yield path
@@ -108,11 +113,11 @@ def instance_of(answer: httpx2.Response) -> str:
 @pytest.mark.parametrize(
     ("name", "hosts"),
     [
-        (BIG, {0, 1}),
+        (BIG, {0, 1, 3}),
         (SMALL, {2, 3}),
-        ("gpt-oss-120b", {0, 1}),
+        ("gpt-oss-120b", {0, 1, 3}),
         ("gpt-oss-20b", {2, 3}),
-        ("gpt-4o", {0, 1}),
+        ("gpt-4o", {0, 1, 3}),
         ("fast", {2, 3}),
     ],
 )
@@ -239,7 +244,7 @@ def test_random_bodies_harm_nothing(inventory: Path) -> None:
         assert FLEET.shell(name, "systemctl show -P NRestarts trtllm-gateway") == "0"
 
 
-@pytest.mark.parametrize("numbers", [(0, 1), (2, 3)], ids=["gpt-oss-120b", "gpt-oss-20b"])
+@pytest.mark.parametrize("numbers", [(0, 1), (2,), (3,)], ids=["gpt-oss-120b", "gpt-oss-20b", "both"])
 def test_rollout_of_one_model_touches_no_other(inventory: Path, numbers: tuple[int, ...]) -> None:
     before = FLEET.releases()
     wanted = ONE if FLEET.release(FLEET.gpu_names[numbers[0]])["engine_options"]["max_num_tokens"] == 4096 else TWO
@@ -260,4 +265,16 @@ def test_host_changes_its_model(inventory: Path) -> None:
     new = FLEET.gpu_names[1:]
     assert wait_for(lambda: FLEET.gpu_names[1] in {instance_of(post(gateway, body(SMALL))) for _turn in range(6)}, 60)
     assert {instance_of(post(gateway, body(SMALL))) for _turn in range(12)} <= set(new)
-    assert instance_of(post(gateway, body(BIG))) == FLEET.gpu_names[0]
+    assert instance_of(post(gateway, body(BIG))) in {FLEET.gpu_names[0], FLEET.gpu_names[3]}
+
+
+def test_instances_of_one_host_serve_what_they_are_registered_for(inventory: Path) -> None:
+    host = FLEET.gpu_names[3]
+    for gateway in FLEET.gateway_names:
+        known = json.loads(FLEET.shell(gateway, f"cat /etc/trtllm-fleet/gateway/hosts/{host}.json"))["servers"]
+        assert {name: server["model"] for name, server in known.items()} == {"serve-0": BIG, "serve-1": SMALL}
+    listed = FLEET.shell(host, "curl -s http://$(hostname -I | cut -d' ' -f1):8001/v1/models")
+    assert "gpt-oss-20b" in listed
+    run = FLEET.play("site", "-i", str(inventory))
+    assert run.status == 0, run.output
+    assert set(re.findall(r"changed=(\d+)", run.output)) == {"0"}

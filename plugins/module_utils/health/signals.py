@@ -206,7 +206,7 @@ def serving_signals(status: Status) -> Iterator[Signal]:
         unit = units.get(instance["unit"], {})
         state = f"{instance['unit']} is {unit.get('active', 'missing')} ({unit.get('sub', '')})"
         seconds = seconds_between(unit.get("since"), now)
-        model = (release or {}).get("served_model")
+        model = instance.get("served_model") or (release or {}).get("served_model")
         yield {
             "signal": "instance",
             "name": instance["name"],

@@ -52,8 +52,8 @@ def verify_instance(instance: Mapping[str, Any], release: Release, check: Mappin
     """
     options = {
         "base_url": instance["base_url"],
-        "model": release["served_model"],
-        "harmony": release.get("harmony", True),
+        "model": instance.get("served_model", release["served_model"]),
+        "harmony": instance.get("harmony", release.get("harmony", True)),
         "timeout": TIMEOUT,
         **({} if CHECKS_OF_CONTENT & set(check) else {"max_tokens": TOKENS}),
     }

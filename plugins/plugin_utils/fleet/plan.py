@@ -218,8 +218,9 @@ def _changes(running: Tree, planned: Tree) -> Iterator[dict[str, Any]]:
 def _served(recipe: Tree) -> dict[str, Any]:
     """Return the values of a recipe that a release depends on, by dotted name."""
     instances = recipe.get("instances") or []
+    several = bool(recipe.get("parts"))
     return {
-        "model": recipe.get("model"),
+        "model": ", ".join(str(part.get("model")) for part in _models(recipe)),
         "draft_model": recipe.get("draft_model"),
         "image": recipe.get("image"),
         "instances": _shape(instances),
@@ -228,7 +229,11 @@ def _served(recipe: Tree) -> dict[str, Any]:
             for instance in instances
             for key in ("gpus", "port")
         },
-        **{dotted(path): value for path, value in _settings(recipe).items()},
+        **{
+            f"{part['model']}: {dotted(path)}" if several else dotted(path): value
+            for part in _models(recipe)
+            for path, value in _settings(part).items()
+        },
     }
 
 
@@ -345,7 +350,7 @@ def _group_lines(group: Tree) -> Iterator[str]:
     requires = recipe["requires"]
     gpus = f"{recipe['gpu_count']} x {recipe['gpu_type']} ({recipe['architecture']})"
     yield from _labelled("recipe", [recipe["name"] + _origin(recipe)])
-    yield from _labelled("model", [f"{recipe['model']}, {recipe['use_case']}"])
+    yield from _labelled("model", [f"{part['model']}, {part['use_case']}" for part in _models(recipe)])
     if group.get("revision"):
         yield from _labelled("revision", [_revision_text(group["revision"])])
     if recipe.get("draft_model"):
@@ -355,18 +360,33 @@ def _group_lines(group: Tree) -> Iterator[str]:
     yield from _labelled("image", [f"{recipe['image']} (TensorRT-LLM {recipe['release']})"])
     yield from _labelled("needs", [f"{gpus}, driver {requires['driver']} or newer"])
     yield from _labelled("instances", _instance_lines(recipe["instances"]))
-    if recipe.get("memory"):
-        yield from _labelled("memory", _memory_lines(recipe["memory"]))
+    for part in _models(recipe):
+        if part.get("memory"):
+            yield from _labelled("memory", [*_of_part(recipe, part), *_memory_lines(part["memory"])])
     if group.get("prediction"):
         yield from _labelled("predicted", prediction.lines(group["prediction"]))
     yield from _labelled("now", _now_lines(group["now"]))
-    yield ""
-    yield from _value_lines(recipe["provenance"])
+    for part in _models(recipe):
+        yield ""
+        yield from _of_part(recipe, part)
+        values = [value for value in recipe["provenance"] if value.get("model", part["model"]) == part["model"]]
+        yield from _value_lines(values)
     if recipe["notes"] or recipe["warnings"]:
         yield ""
     for label, sentences in (("note", recipe["notes"]), ("warning", recipe["warnings"])):
         for sentence in sentences:
             yield from _labelled(label, [sentence])
+
+
+def _models(recipe: Tree) -> Sequence[Tree]:
+    """Return the parts of a recipe for several models; the recipe itself for one."""
+    parts: Sequence[Tree] = recipe.get("parts") or [recipe]
+    return parts
+
+
+def _of_part(recipe: Tree, part: Tree) -> list[str]:
+    """Return a line with the model of a part, if there are several."""
+    return [f"{part['model']}:"] if recipe.get("parts") else []
 
 
 def _revision_text(revision: Tree) -> str:

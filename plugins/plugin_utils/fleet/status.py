@@ -127,7 +127,7 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
         for name, gateway in gateways.items()
         if (known := gateway["hosts"].get(host, {}).get(one["name"]))
     ]
-    model = release.get("served_model")
+    model = one.get("served_model") or release.get("served_model")
     serves = (
         unit.get("active") in RUNS
         and unit["release"] == release.get("name")
@@ -174,7 +174,9 @@ def _reasons(name: str, answer: Tree, instances: Sequence[Tree], gateways: Mappi
             what = f"of release {unit['release']}" if unit["release"] else "no longer a link into a release"
             yield f"{unit['name']} is {what}, and the verified release is {release['name']}."
     for one in instances:
-        yield from _instance_reasons(one, answer["time"], (release or {}).get("served_model"))
+        yield from _instance_reasons(
+            one, answer["time"], one.get("served_model") or (release or {}).get("served_model")
+        )
     if release:
         yield from _rotation_reasons(name, instances, gateways)
     yield from _gpu_reasons(answer)

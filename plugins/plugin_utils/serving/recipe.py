@@ -142,7 +142,8 @@ def resolve(request: Tree, tables: Tables) -> dict[str, Any]:
         warnings += odd_number(request, book, facts, len(slots), size) if size else []
         chosen = [layer for layer in _layers(book, tables) if applies(layer, {**facts, "gpus": size})]
     # Each worker has its own host name, and workers transfer the KV cache through shared memory.
-    several = tables.several if slots and size and size < len(slots) and not worker else []
+    together = bool(request.get("shares_host")) or (slots is not None and size is not None and size < len(slots))
+    several = tables.several if slots and size and together and not worker else []
     own = _operator_layers(request, problems)
     layers = [*chosen, *several, *own]
     written = _merge(chosen)

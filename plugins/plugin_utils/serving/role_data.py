@@ -13,7 +13,8 @@ from typing import Any
 from ansible.module_utils.common.yaml import yaml_load
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import expand_releases
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import Tables, resolve
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.parts import resolve_host
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import Tables
 
 ROLE = Path(__file__).parents[3] / "roles" / "serving_recipe"
 DATA = ROLE / "vars"
@@ -89,4 +90,4 @@ def load_defaults() -> dict[str, Any]:
 
 def serving_recipe(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recipe for a request. Raises RecipeError with all problems that can be found."""
-    return resolve(request, load_tables())
+    return resolve_host(request, load_tables())

@@ -30,8 +30,15 @@ def evaluated(expression: str, **given: Any) -> Any:
     return Templar(loader=loader, variables={**variables, **given}).template(trust_as_template(expression))
 
 
-def max_requests(**given: Any) -> int:
-    return int(evaluated("{{ gateway_host_max_requests }}", **given))
+def servers(recipe: dict[str, Any], **given: Any) -> list[dict[str, Any]]:
+    """Return the instances of a host as module gateway_host gets them."""
+    whole = {"model": "m", "instances": [{"name": "serve-0", "port": 8000}], **recipe}
+    own = {"gateway_host_recipe": whole, "ansible_host": "192.0.2.11", **given}
+    return list(evaluated("{{ __gateway_this_host.servers }}", **own))
+
+
+def max_requests(recipe: dict[str, Any], **given: Any) -> int:
+    return int(servers(recipe, **given)[0]["max_requests"])
 
 
 @pytest.mark.parametrize(
@@ -54,12 +61,26 @@ def max_requests(**given: Any) -> int:
     ],
 )
 def test_an_instance_gets_what_its_kv_cache_holds(recipe: dict[str, Any], expected: int) -> None:
-    assert max_requests(gateway_host_recipe=recipe) == expected
+    assert max_requests(recipe) == expected
 
 
 def test_longer_requests_are_fewer() -> None:
     recipe = {"engine_options": {"max_batch_size": 640}, "memory": {"kv_tokens": 878473}}
-    assert max_requests(gateway_host_recipe=recipe, gateway_host_expected_tokens=131072) == 6
+    assert max_requests(recipe, gateway_host_expected_tokens=131072) == 6
+
+
+def test_the_operator_sets_the_number() -> None:
+    assert max_requests({"engine_options": {"max_batch_size": 640}}, gateway_host_max_requests=7) == 7
+
+
+def test_each_model_of_a_host_has_its_number() -> None:
+    parts = [
+        {"model": "a/big", "engine_options": {"max_batch_size": 64}, "memory": {"kv_tokens": 878473}},
+        {"model": "a/small", "engine_options": {"max_batch_size": 640}, "memory": {"kv_tokens": 40960}},
+    ]
+    instances = [{"name": f"serve-{number}", "port": 8000 + number, "part": number // 2} for number in range(3)]
+    found = servers({"instances": instances, "parts": parts, "engine_options": {"max_batch_size": 1}})
+    assert [(one["model"], one["max_requests"]) for one in found] == [("a/big", 64), ("a/big", 64), ("a/small", 10)]
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

@@ -187,6 +187,7 @@ def deployed(recipe: dict[str, Any], access: str = "cdi") -> tuple[dict[str, str
         "model_weights_result": {
             "path": "/models/weights",
             "draft_path": "/srv/draft",
+            "others": {"openai/gpt-oss-20b": "/models/weights-20b"},
             "vocabulary_dir": "/models/encodings",
         },
         "nvidia_container_toolkit_gpu_access": access,
@@ -198,9 +199,18 @@ def deployed(recipe: dict[str, Any], access: str = "cdi") -> tuple[dict[str, str
     def render(template: Any, **more: Any) -> Any:
         return Templar(loader=DataLoader(), variables={**variables, **more}).template(template)
 
-    instances = render(variables["__trtllm_server_instances"])
-    written = {name: render(files[name]) for name in ("engine.yaml", "environment", "release.json")}
-    return written, [render(files["server.service"], instance=instance) for instance in instances]
+    parts = recipe.get("parts", [recipe])
+    written = {"release.json": render(files["release.json"])}
+    units = []
+    for number, part in enumerate(parts):
+        suffix = f"-{number}" if "parts" in recipe else ""
+        written[f"engine{suffix}.yaml"] = render(files["engine.yaml"], part=part)
+        written[f"environment{suffix}"] = render(files["environment"], part=part)
+    for instance in render(variables["__trtllm_server_instances"]):
+        suffix = f"-{instance['part']}" if "part" in instance else ""
+        part = parts[instance.get("part", 0)]
+        units.append(render(files["server.service"], instance=instance, part=part, suffix=suffix))
+    return written, units
 
 
 def values(words: list[str], flag: str) -> list[str]:
