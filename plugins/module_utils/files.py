@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,16 +30,20 @@ def size_text(size: float) -> str:
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
 
 
-def write_file(path: Path, text: str | bytes, mode: int | None = FILE_MODE) -> None:
+def write_file(path: Path, text: str | bytes | Iterable[bytes], mode: int | None = FILE_MODE) -> None:
     """Write a file atomically with its final mode. Raises OSError.
 
-    With ``mode`` None it keeps mode and owner of an existing file, and a new one gets 0644.
+    Parts of a text are written one by one. With ``mode`` None it keeps mode and owner of an existing file, and a new
+    one gets 0644.
     """
     _make_parents(path)
     descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with open(descriptor, "wb") as content:
-            content.write(text.encode() if isinstance(text, str) else text)
+            if isinstance(text, (str, bytes)):
+                content.write(text.encode() if isinstance(text, str) else text)
+            else:
+                content.writelines(text)
             content.flush()
             if mode is None and path.exists():
                 old = path.stat()

@@ -9,6 +9,7 @@ the others.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def quotas(
     for own in own_counts(gateway, limits, meters, now):
         left = limits[own.key][own.limit] - own.tokens - counted.get((own.key, own.limit), 0)
         if own.limit == PER_DAY:
-            reset = wait = int(DAY - now % DAY)
+            reset = wait = math.ceil(DAY - now % DAY)
         else:
             meter = meters.get(own.key, Meter())
             wait, reset = meter.wait(now, -left), meter.wait(now, own.tokens - 1) if own.tokens else 0

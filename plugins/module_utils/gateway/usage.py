@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.access_log import NO_KEY
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.access_log import FAULTS, NO_KEY
 
 MINUTE = 60.0
 # Of an answer whose usage the engine did not say, until exact ones are known: tokens for each byte of English text, and
@@ -28,6 +28,9 @@ LEARNED = 1000.0
 # The end of a request that was open when its gateway was killed.
 KILLED = "killed"
 UNKNOWN = "-"
+# HAProxy 8.5, session state at disconnection: who interrupted a request, and when, before the instance got it.
+INTERRUPTED = ("C", "S", "s", "D", KILLED[:1])
+NOT_SENT = ("Q", "C")
 
 
 @dataclass(frozen=True)
@@ -159,9 +162,10 @@ class Estimates:
 
 def answered(line: Mapping[str, Any]) -> bool:
     """Return True if the instance may have worked for a request: it got it, and did not reject it."""
-    got = str(line.get("instance", "")) not in ("", "<NOSRV>", UNKNOWN)
-    broken = str(line.get("end", "-"))[:1] in ("C", "S", "s", "D", KILLED[:1])
-    return got and (int(line.get("status", 0)) == 200 or broken)
+    end = str(line.get("end", "-"))
+    # HAProxy names the instance that it could not connect to, too.
+    got = str(line.get("instance", "")) not in ("", "<NOSRV>", UNKNOWN) and end[1:2] not in NOT_SENT
+    return got and (int(line.get("status", 0)) == 200 or end[:1] in INTERRUPTED)
 
 
 def record_of(line: Mapping[str, Any], ended: float, estimates: Estimates) -> Record | None:
@@ -206,7 +210,8 @@ class Sums:
     def add(self, record: Record) -> None:
         """Add a request."""
         self.requests += 1
-        self.failed += record.status >= 500 or record.end == KILLED
+        interrupted = record.end == KILLED or (record.status == 200 and record.end[:1] in FAULTS)
+        self.failed += record.status >= 500 or interrupted
         self.estimated += record.estimated
         self.prompt_tokens += record.prompt_tokens
         self.cached_tokens += record.cached_tokens
@@ -244,16 +249,20 @@ class Meter:
 
     def add(self, moment: float, tokens: int) -> None:
         """Count tokens of a request that ended at a time."""
-        self.recent.append((moment, tokens))
+        self.add_recent(moment, tokens)
         if day_of(moment) > self.day:
             self.day, self.day_tokens = day_of(moment), 0
         if day_of(moment) == self.day:
             self.day_tokens += tokens
 
+    def add_recent(self, moment: float, tokens: int) -> None:
+        """Count tokens that the day has already."""
+        self.recent.append((moment, tokens))
+        self._forget(moment)
+
     def minute(self, now: float) -> int:
         """Return the tokens of the last minute."""
-        while self.recent and self.recent[0][0] <= now - MINUTE:
-            self.recent.popleft()
+        self._forget(now)
         return sum(tokens for _moment, tokens in self.recent)
 
     def today(self, now: float) -> int:
@@ -267,3 +276,7 @@ class Meter:
             if excess < 0:
                 return max(1, math.ceil(moment + MINUTE - now))
         return int(MINUTE)
+
+    def _forget(self, now: float) -> None:
+        while self.recent and self.recent[0][0] <= now - MINUTE:
+            self.recent.popleft()

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import calendar
 import gzip
+import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -83,17 +87,18 @@ class Ledger:
         """Record that HAProxy dropped lines of the access log."""
         self._pending.append(Loss(round(now, 3), lines))
 
-    def follow(self, answers: Mapping[str, Open], alive: Mapping[str, bool], now: float) -> list[str]:
+    def follow(self, answers: Mapping[str, Open], alive: Mapping[str, bool], now: float, read: float) -> list[str]:
         """Take over the open answers of HAProxy's threads. Return the threads that need none any more.
 
-        An answer without a line in the access log, whose process ended, was interrupted by that end.
+        An answer of a process that ended, without a line in the access log, was interrupted by its death. ``read``:
+        time until which the log was read.
         """
         self._open.update(answers)
         done = []
         for name, open_answers in list(self._open.items()):
             if name in answers and alive.get(name):
                 self._ended.pop(name, None)
-            elif now - self._ended.setdefault(name, now) >= GRACE:
+            elif read - self._ended.setdefault(name, now) >= GRACE:
                 for identity, one in open_answers.items():
                     self.add({**one, "id": identity, "status": 200, "end": KILLED, "streamed": "yes"}, now)
                 done.append(name)
@@ -113,13 +118,15 @@ class Ledger:
 
     def clean(self, now: float) -> None:
         """Compress the files of past days, and remove those that are too old."""
-        for path in self._directory.glob(DAYS):
-            age = (now - _start(path)) / DAY
+        for day in _days(self._directory):
+            age = (now - _start(day)) / DAY
+            plain, packed = _paths(self._directory, day)
             if age > self._keep_days + 1:
-                path.unlink()
-            elif age > PLAIN_DAYS and path.suffix == ".jsonl":
-                write_file(path.with_suffix(".jsonl.gz"), gzip.compress(path.read_bytes()), FILE_MODE)
-                path.unlink()
+                plain.unlink(missing_ok=True)
+                packed.unlink(missing_ok=True)
+            elif age > PLAIN_DAYS and plain.exists():
+                write_file(packed, _compressed(_lines(self._directory, day)), FILE_MODE)
+                plain.unlink()
 
     def _count(self, record: Record) -> None:
         self._ids[record.id] = None
@@ -175,7 +182,7 @@ class Ledger:
             known = state.get("files", {}).get(name, 0)
             for record in _records(path, max(0, known - TAIL), known):
                 self._ids[record.id] = None
-                self.meters.setdefault(record.key, Meter()).recent.append((record.ended, record.tokens))
+                self.meters.setdefault(record.key, Meter()).add_recent(record.ended, record.tokens)
             for record in _records(path, known, path.stat().st_size):
                 self._count(record)
 
@@ -206,15 +213,14 @@ def _cut_last_line(path: Path) -> None:
 
 def read_days(directory: Path, begin: float, end: float) -> Iterator[Record | Loss]:
     """Yield the records and losses of a span, without its end, oldest day first. Times in seconds since 1970."""
-    for path in sorted(directory.glob(DAYS)):
-        if _start(path) < end and _start(path) + DAY > begin:
-            with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
-                yield from (entry for entry in read_entries(lines) if begin <= entry.ended < end)
+    for day in _days(directory):
+        if _start(day) < end and _start(day) + DAY > begin:
+            yield from (entry for entry in read_entries(_lines(directory, day)) if begin <= entry.ended < end)
 
 
 def oldest_day(directory: Path) -> str:
     """Return the first day that has a file, as 2026-11-27; empty without one."""
-    return min((path.name[: len("2026-11-27")] for path in directory.glob(DAYS)), default="")
+    return min(_days(directory), default="")
 
 
 def moment_of(name: str, text: str) -> float:
@@ -226,6 +232,43 @@ def moment_of(name: str, text: str) -> float:
     return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
 
 
-def _start(path: Path) -> float:
-    """Return the beginning of a file's day."""
-    return float(calendar.timegm(time.strptime(path.name[:10], "%Y-%m-%d")))
+def _days(directory: Path) -> list[str]:
+    return sorted({path.name[:10] for path in directory.glob(DAYS)})
+
+
+def _start(day: str) -> float:
+    """Return the beginning of a day."""
+    return float(calendar.timegm(time.strptime(day, "%Y-%m-%d")))
+
+
+def _paths(directory: Path, day: str) -> tuple[Path, Path]:
+    """Return the file of a day, and the compressed one."""
+    return directory / f"{day}.jsonl", directory / f"{day}.jsonl.gz"
+
+
+def _lines(directory: Path, day: str) -> Iterator[str]:
+    """Yield the lines of a day. A crash leaves lines in both files, and a long stop adds lines to a compressed day."""
+    plain, packed = _paths(directory, day)
+    with ExitStack() as stack:
+        files: list[Iterable[str]] = []
+        # The compressed file is complete before the other one is removed, so this one is opened first.
+        with suppress(FileNotFoundError):
+            files.append(stack.enter_context(plain.open()))
+        with suppress(FileNotFoundError):
+            files.insert(0, stack.enter_context(gzip.open(packed, "rt")))
+        seen: set[bytes] = set()
+        for line in chain.from_iterable(files):
+            if len(files) > 1:
+                digest = hashlib.blake2b(line.encode(), digest_size=16).digest()
+                if digest in seen:
+                    continue
+                seen.add(digest)
+            yield line
+
+
+def _compressed(lines: Iterable[str]) -> Iterator[bytes]:
+    """Yield the parts of a file for gzip. A file of a day may be larger than the memory of the unit."""
+    packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
+    for line in lines:
+        yield packer.compress(line.encode())
+    yield packer.flush()

@@ -40,18 +40,18 @@ RESTART = 1.0  # seconds until journalctl is started again
 CLEANING = 3600.0  # seconds
 # Lines of the log that wait to be accounted for. The journal keeps the rest.
 WAITING = 10000
-# HAProxy's own name in the log, and its user: another user can write the name, but not the user.
+# HAProxy's name in the log. Another user can write the name, but not as HAProxy's user.
 TAG = "trtllm-gateway"
-USER = "haproxy"
 # Of requests before this program ran for the first time.
 FIRST = "-10min"
 
 
 class AccessLog:
-    """Follows the access log in the journal."""
+    """Follows the access log in the journal. ``uid``: of HAProxy's user."""
 
-    def __init__(self, cursor: str, since: float) -> None:
+    def __init__(self, uid: int, cursor: str, since: float) -> None:
         self.lines: queue.Queue[Line] = queue.Queue(WAITING)
+        self._uid = uid
         self._cursor = cursor
         self._since = since
         self.problem = ""
@@ -73,7 +73,7 @@ class AccessLog:
         begin = f"--after-cursor={self._cursor}" if self._cursor else f"--since={self._begin()}"
         argv = [
             "journalctl", "--follow", "--no-tail", "--output=json", "--output-fields=MESSAGE", "--quiet", begin,
-            f"SYSLOG_IDENTIFIER={TAG}", f"_UID={pwd.getpwnam(USER).pw_uid}",
+            f"SYSLOG_IDENTIFIER={TAG}", f"_UID={self._uid}",
         ]  # fmt: skip
         read, error = 0, ""
         try:
@@ -101,15 +101,16 @@ class AccessLog:
 class OpenAnswers:
     """The files that HAProxy's threads write: PID-THREAD, a JSON object on each line."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, user: str) -> None:
         self._directory = directory
+        self._user = user
         self._read: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Return the answers by file and id. Raises OSError."""
         if not self._directory.is_dir() and self._directory.parent.is_dir():  # it is gone after each stop of HAProxy
             self._directory.mkdir(mode=0o750)
-            shutil.chown(self._directory, USER, USER)
+            shutil.chown(self._directory, self._user)
         found = {}
         for path in self._directory.glob("*-*[0-9]"):
             try:
@@ -188,8 +189,8 @@ def main() -> None:
     config = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     os.umask(0o027)
     ledger = Ledger(Path(config["directory"]), config["keep_days"])
-    log = AccessLog(ledger.cursor, ledger.last)
-    answers = OpenAnswers(Path(config["open_directory"]))
+    log = AccessLog(pwd.getpwnam(config["user"]).pw_uid, ledger.cursor, ledger.last)
+    answers = OpenAnswers(Path(config["open_directory"]), config["user"])
     limits = Quotas(config, Haproxy(Path(config["socket"])))
     log.start()
     notify("READY=1")
@@ -217,16 +218,16 @@ def account(ledger: Ledger, log: AccessLog, answers: OpenAnswers, now: float) ->
     """Account for the lines that were read, and for open answers. Raises OSError."""
     # After an error the lines before come first.
     ledger.commit()
-    waiting = log.lines.qsize()
+    waiting, read = log.lines.qsize(), now
     for _number in range(waiting):
         line = log.lines.get()
-        ledger.cursor = line.cursor
+        ledger.cursor, read = line.cursor, line.time
         try:
-            ledger.add(json.loads(line.text), line.time)
+            ledger.add(dict(json.loads(line.text)), line.time)
         except (ValueError, KeyError, TypeError):
             continue  # a message of HAProxy, or a line of an older format
     found = answers.read()
-    done = ledger.follow(found, {name: is_alive(name) for name in found}, now)
+    done = ledger.follow(found, {name: is_alive(name) for name in found}, now, read)
     ledger.commit()
     answers.remove(done)
 

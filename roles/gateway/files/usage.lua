@@ -12,7 +12,11 @@
 
 local DIRECTORY = os.getenv("GATEWAY_USAGE_DIRECTORY")
 local ROUND = 1000 -- ms
-local OPTIONS = ',"stream_options":{"include_usage":true}'
+-- The second option was on by default in TensorRT-LLM until 2026: usage in each event, which clients may add up.
+local OBJECT = '"stream_options":{"include_usage":true,"continuous_usage_stats":false}'
+local OPTIONS = "," .. OBJECT
+-- A longer event is passed on in parts, and not looked at.
+local LONGEST_EVENT = 2 ^ 18
 -- An answer that is not streamed has its usage at its end, and after it only a few fields.
 local TAIL = 4096
 
@@ -28,7 +32,7 @@ local SHADOW_WAITING, SHADOW_HELD = 32, 2 ^ 23 -- copies of a thread, and their 
 local SHADOW_PAUSE = 5 -- seconds after which an absent program is tried again
 local SHADOW_TIMEOUT = 2 -- seconds
 
-local copies, held, paused = {}, 0, 0
+local copies, copying, held, paused = {}, 0, 0, 0
 
 -- The requests whose answer has begun and not ended.
 local open = {}
@@ -57,7 +61,7 @@ local function read_usage(text)
   local prompt = usage and number(usage, "prompt_tokens", "input_tokens")
   local completion = usage and number(usage, "completion_tokens", "output_tokens")
   if prompt and completion then
-    return { prompt = prompt, cached = number(usage, "cached_tokens") or "0", completion = completion }
+    return { prompt = tonumber(prompt), cached = tonumber(number(usage, "cached_tokens") or 0), completion = tonumber(completion) }
   end
 end
 
@@ -81,32 +85,73 @@ function Usage:start_analyze(txn, channel)
   filter.register_data_filter(self, channel)
 end
 
--- Ask for the usage of a stream, at the end of the object, where it replaces the client's options. The rules have
--- added its length to Content-Length.
-function Usage:ask(message)
-  self.size = self.size + #(message:body() or "")
-  if not self.copy and self.txn:get_var("txn.shadow") and core.now().sec >= paused then
-    local body = message:body() or ""
-    if #body > 0 and #body <= SHADOW_REQUEST and #copies < SHADOW_WAITING and held < SHADOW_HELD then
-      self.copy, self.copied = { path = self.txn:get_var("txn.path"), request = body, parts = {} }, 0
-    end
+-- Begin a copy for a canary, if there is room for one more.
+function Usage:begin_copy()
+  if self.request and #copies + copying < SHADOW_WAITING and held < SHADOW_HELD then
+    self.copy, self.copied = { path = self.txn:get_var("txn.path"), request = self.request, parts = {} }, 0
+    copying = copying + 1
   end
-  if not self.asked and self.txn:get_var("txn.ask_usage") then
-    self.asked = true
-    local brace = message:body():match("^.*()}%s*$")
-    if brace then
-      message:insert(OPTIONS, brace - 1)
-    else -- text behind the object, which the engine rejects
-      message:append((" "):rep(#OPTIONS))
-    end
+  self.request = nil
+end
+
+function Usage:end_copy()
+  if self.copy then
+    self.copy = nil
+    copying = copying - 1
   end
 end
 
--- Return the events of a stream without those that have only the usage.
-local function without_usage(text)
+-- Request the usage of a stream. The rules have added the length of OPTIONS to Content-Length. Options of the client are
+-- replaced where they are, because not every parser takes the last of two equal fields.
+function Usage:ask(message)
+  local body = message:body() or ""
+  self.size = self.size + #body
+  if self.txn:get_var("txn.shadow") and core.now().sec >= paused and #body > 0 and self.size <= SHADOW_REQUEST then
+    self.request = body
+  end
+  if self.asked or not self.txn:get_var("txn.ask_usage") then
+    return
+  end
+  self.asked = true
+  local first, last
+  if self.txn:get_var("txn.own_options") then
+    first, last = body:find('"stream_options"%s*:%s*%b{}')
+  end
+  local brace = body:match("^.*()}%s*$")
+  if first then
+    local room = last - first + 1 + #OPTIONS
+    message:remove(first - 1, last - first + 1)
+    message:insert(OBJECT .. (" "):rep(room - #OBJECT), first - 1)
+  elseif brace then
+    message:insert(OPTIONS, brace - 1)
+  else -- text behind the object, which the engine rejects
+    message:append((" "):rep(#OPTIONS))
+  end
+end
+
+-- Return the usage of an event that ends an answer: of chat and text completions one without choices, or the last one of
+-- responses. Other events may have what the client sent, such as tools with a field "usage".
+local function final_usage(event)
+  if event:find('"choices"%s*:%s*%[%s*%]') or event:find('"type"%s*:%s*"response%.completed"')
+    or event:find('"type"%s*:%s*"response%.incomplete"') or event:find('"type"%s*:%s*"response%.failed"') then
+    return read_usage(event)
+  end
+end
+
+-- Take the usage of the events of a text, and return them without those that have nothing else. Several prompts in one
+-- request have a usage each.
+function Usage:take(text)
   local kept, rest = {}, 1
   for event, behind in text:gmatch("(.-\n\r?\n)()") do
-    if not (event:find('"choices"%s*:%s*%[%s*%]') and read_usage(event)) then
+    local usage = final_usage(event)
+    if usage then
+      local sum = self.usage or { prompt = 0, cached = 0, completion = 0 }
+      for name, value in pairs(usage) do
+        sum[name] = sum[name] + value
+      end
+      self.usage = sum
+    end
+    if not (usage and event:find('"choices"%s*:%s*%[%s*%]')) then
       kept[#kept + 1] = event
     end
     rest = behind
@@ -119,7 +164,7 @@ function Usage:keep(text)
     self.copied = self.copied + #text
     self.copy.parts[#self.copy.parts + 1] = text
     if self.copied > SHADOW_ANSWER then
-      self.copy = nil
+      self:end_copy()
     end
   end
 end
@@ -134,28 +179,29 @@ function Usage:answer(message)
   end
   if not self.streamed then
     self:keep(data)
-    self.tail = (self.tail .. data):sub(-TAIL)
+    local text = self.tail .. data
+    self.usage = read_usage(text) or self.usage -- the last one; what is behind it may be long
+    self.tail = text:sub(-TAIL)
     return
   end
   -- Only whole events, so that each is seen once and whole. A stream may end within one.
   local whole = message:eom() and #data + 1 or data:match("^.*\n\r?\n()")
-  if not whole then
+  if not whole and #data < LONGEST_EVENT then
     return 0
   end
-  local text = data:sub(1, whole - 1)
+  local text = whole and data:sub(1, whole - 1) or data
   self:keep(text)
   self.events = self.events + count_events(text)
-  if text:find('"usage"', 1, true) then
-    self.usage = read_usage(text) or self.usage
-    if self.asked then
-      local kept = without_usage(text)
-      if #kept < #text then
-        message:remove(0, #text)
-        message:insert(kept, 0)
-        return #kept
-      end
+  if whole and not self.passing and text:find('"usage"', 1, true) then
+    local kept = self:take(text)
+    if self.asked and #kept < #text then
+      message:remove(0, #text)
+      message:insert(kept, 0)
+      return #kept
     end
   end
+  -- Until its end the rest of a long event is not the beginning of one.
+  self.passing = not whole
   return #text
 end
 
@@ -167,6 +213,7 @@ function Usage:http_headers(txn, message)
     self.instance, self.status = txn.f:srv_name(), txn.f:status()
     if self.id then
       open[self.id] = self
+      self:begin_copy() -- its end is certain
     end
   else
     self.began = microseconds()
@@ -176,7 +223,6 @@ end
 -- Return tokens of the prompt, those from the cache and those of the answer, each - if the engine did not say them, and
 -- the events of a stream.
 function Usage:text()
-  self.usage = self.usage or read_usage(self.tail)
   local usage = self.usage or { prompt = "-", cached = "-", completion = "-" }
   return table.concat({ usage.prompt, usage.cached, usage.completion, self.events }, " ")
 end
@@ -201,6 +247,7 @@ function Usage:end_analyze(txn, channel)
       copies[#copies + 1] = copy
       held = held + #copy.request + #copy.answer
     end
+    self:end_copy()
   end
 end
 

@@ -132,6 +132,34 @@ def test_models_of_a_key() -> None:
     assert entries["max_requests"] == ["carol 3"]
 
 
+def test_token_limits_of_a_key() -> None:
+    keys = [key("alice", tokens_per_minute=900), key("bob", tokens_per_minute=800, tokens_per_day=8000), key("carol")]
+    maps = evaluated("{{ __gateway_maps }}", gateway_api_keys=keys)
+    entries = {name: text.splitlines()[1:] for name, text in maps.items() if name.startswith("tokens_")}
+    assert entries == {
+        # Until the accountant sets them, all tokens are left.
+        "tokens_per_minute": ["alice 900", "bob 800"],
+        "tokens_per_minute_left": ["alice 900", "bob 800"],
+        "tokens_per_minute_wait": ["alice 0", "bob 0"],
+        "tokens_per_minute_reset": ["alice 0", "bob 0"],
+        "tokens_per_day": ["bob 8000"],
+        "tokens_per_day_left": ["bob 8000"],
+        "tokens_per_day_wait": ["bob 0"],
+        "tokens_per_day_reset": ["bob 0"],
+    }
+
+
+def test_settings_of_the_accountant() -> None:
+    keys = [key("alice", tokens_per_minute=900), key("bob", tokens_per_minute=800, tokens_per_day=8000), key("carol")]
+    settings = evaluated("{{ __gateway_usage_settings }}", gateway_api_keys=keys)
+    assert settings["limits"] == {
+        "alice": {"tokens_per_minute": 900},
+        "bob": {"tokens_per_minute": 800, "tokens_per_day": 8000},
+    }
+    assert (settings["gateway"], settings["keep_days"]) == ("gateway1", 90)
+    assert evaluated("{{ __gateway_usage_settings }}", gateway_api_keys=[key("carol")])["limits"] == {}
+
+
 @pytest.mark.parametrize("models", [[], [BIG], [BIG, SMALL]])
 @pytest.mark.parametrize(
     "given",
@@ -140,6 +168,14 @@ def test_models_of_a_key() -> None:
         pytest.param({"gateway_api_keys": [key("alice"), key("bob", models=[SMALL])]}, id="keys"),
         pytest.param({"gateway_api_keys": [key("alice")], "gateway_default_model": "gpt-oss-20b"}, id="default"),
         pytest.param({"gateway_api_keys": [key("alice")], "gateway_affinity": "prefix"}, id="affinity"),
+        pytest.param(
+            {"gateway_api_keys": [key("alice", requests_per_minute=9, tokens_per_minute=900), key("bob")]},
+            id="limit of a minute",
+        ),
+        pytest.param(
+            {"gateway_api_keys": [key("alice", tokens_per_day=9), key("bob", tokens_per_minute=9, max_requests=1)]},
+            id="limit of a day",
+        ),
     ],
 )
 def test_configuration(tmp_path: Path, given: dict[str, Any], models: list[str]) -> None:
@@ -164,7 +200,8 @@ def test_configuration(tmp_path: Path, given: dict[str, Any], models: list[str])
         command = [*make, "-subj", "/CN=a", "-keyout", "/dev/stdout", "-out", "/dev/stdout"]
         certificate = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         (tmp_path / "crt").write_bytes(certificate.stdout)
-        shutil.copy(ROLE / "files/progress.lua", tmp_path)
+        for name in ("progress.lua", "usage.lua"):
+            shutil.copy(ROLE / "files" / name, tmp_path)
         # Users and directories of an installed gateway.
         for line in ("  user haproxy\n", "  group haproxy\n"):
             text = text.replace(line, "")
