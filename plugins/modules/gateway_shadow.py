@@ -61,9 +61,9 @@ options:
     type: int
     default: 8
   timeout:
-    description: Seconds for an answer of the canary.
+    description: Seconds for an answer of the canary. Requests whose answer took more than half of it are not compared.
     type: int
-    default: 60
+    default: 120
 seealso:
   - module: trtllm.fleet.gateway_info
 """
@@ -86,20 +86,29 @@ pairs:
     - C(defects) are C(status) (another HTTP status than 200, or no answer), C(broken), C(empty), C(harmony) (raw tokens
       of it), C(tool_call) (malformed), and of the canary C(model) (another id) and C(garbage).
     - C(first_ms) and C(token_ms) are milliseconds until the first byte of the body and for each further token of a
-      stream, C(tokens) the tokens of the answer, and C(finish) its finish reason.
+      stream, C(tokens) the tokens of the answer, C(cached_tokens) those of the prompt in the KV cache, and C(finish)
+      the finish reason.
   returned: success
   type: list
   elements: dict
   sample:
-    - canary: {defects: [], finish: stop, tokens: 412, first_ms: 81.2, token_ms: 4.1}
-      serving: {defects: [], finish: stop, tokens: 398, first_ms: 84.0, token_ms: 4.2}
+    - canary: {defects: [], finish: stop, tokens: 412, cached_tokens: 0, first_ms: 81.2, token_ms: 4.1}
+      serving: {defects: [], finish: stop, tokens: 398, cached_tokens: 0, first_ms: 84.0, token_ms: 4.2}
 dropped:
   description: Copies that were not sent, because too many waited for the canary.
   returned: success
   type: int
   sample: 0
+skipped:
+  description:
+    - Copies that were not compared, such as one of a request that was there before, or one whose answer in service took
+      more than half of O(timeout).
+  returned: success
+  type: int
+  sample: 12
 """
 
+import time
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
@@ -109,6 +118,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy impor
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.shadow_run import Shadow, result
 
 SHARES = 10000
+# The map has the end in seconds since 1970 times this, plus the share, so that it ends also if the module is killed.
+UNTIL = 100000
 
 
 def main() -> None:
@@ -120,7 +131,7 @@ def main() -> None:
             share=dict(type="float", required=True),
             seconds=dict(type="int", required=True),
             at_a_time=dict(type="int", default=8),
-            timeout=dict(type="int", default=60),
+            timeout=dict(type="int", default=120),
             root=dict(type="path", default=ROOT),
             socket=dict(type="path", default=SOCKET),
             unit=dict(type="str", default=UNIT),
@@ -138,16 +149,20 @@ def main() -> None:
     shadow = Shadow(directory / "shadow.sock", addresses, given["at_a_time"], given["timeout"])
     try:
         haproxy.ask(f"del map {path} {given['model']}")  # of a run that was killed
-        answer = haproxy.ask(f"add map {path} {given['model']} {round(given['share'] * SHARES)}").strip()
+        end = int(time.time()) + given["seconds"]
+        value = end * UNTIL + round(given["share"] * SHARES)
+        answer = haproxy.ask(f"add map {path} {given['model']} {value}").strip()
         if answer:
             raise GatewayError(f"HAProxy copies no requests: {answer}")
         try:
-            collected = shadow.run(given["seconds"])
+            shadow.run(given["seconds"])
         finally:
             haproxy.ask(f"del map {path} {given['model']}")
+        collected = shadow.finish()
     except (GatewayError, OSError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, pairs=result(collected), dropped=collected.dropped)
+    counts = {"dropped": collected.dropped, "skipped": collected.skipped}
+    module.exit_json(changed=False, pairs=result(collected), **counts)
 
 
 if __name__ == "__main__":

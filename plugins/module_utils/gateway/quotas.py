@@ -66,15 +66,15 @@ def own_counts(
 
 @dataclass(frozen=True)
 class Quota:
-    """A limit of a key now: tokens that are left, and seconds until there are some, or all.
+    """A limit of a key now: tokens that are left, until when it gets none, and when all are there again.
 
-    ``wait`` is 0 while some are left.
+    Times in seconds since 1970; ``until`` is 0 while tokens are left.
     """
 
     key: str
     limit: str
     left: int
-    wait: int
+    until: int
     reset: int
 
 
@@ -95,9 +95,10 @@ def quotas(
     for own in own_counts(gateway, limits, meters, now):
         left = limits[own.key][own.limit] - own.tokens - counted.get((own.key, own.limit), 0)
         if own.limit == PER_DAY:
-            reset = wait = math.ceil(DAY - now % DAY)
+            until = reset = (int(now // DAY) + 1) * DAY
         else:
             meter = meters.get(own.key, Meter())
-            wait, reset = meter.wait(now, -left), meter.wait(now, own.tokens - 1) if own.tokens else 0
-        found.append(Quota(own.key, own.limit, max(0, left), 0 if left > 0 else max(1, wait), reset))
+            until = max(meter.free_at(now, -left), math.ceil(now + 1))
+            reset = meter.free_at(now, own.tokens - 1) if own.tokens else 0
+        found.append(Quota(own.key, own.limit, max(0, left), 0 if left > 0 else until, reset))
     return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.completion_c
 from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import EndpointError, parse_object
 from ansible_collections.trtllm.fleet.plugins.module_utils.openai_completion import Completion, events
 
+CACHED = re.compile(rb'"cached_tokens": ?(\d+)')
 # Paths whose answers are understood.
 PATHS = ("/v1/chat/completions", "/v1/completions")
 # Characters of a text without which its likelihood says nothing.
@@ -54,6 +56,7 @@ class Facts:
         model: The model id in it.
         finish: The finish reason.
         tokens: Tokens of the answer; 0 if it does not say them.
+        cached_tokens: Tokens of its prompt that were in the KV cache.
         first_ms: Milliseconds until the first byte of its body.
         token_ms: Milliseconds for each further token of a stream; 0 if unknown.
         text: Its text, only until ``Texts`` has seen it.
@@ -63,6 +66,7 @@ class Facts:
     model: str = ""
     finish: str = ""
     tokens: int = 0
+    cached_tokens: int = 0
     first_ms: float = 0.0
     token_ms: float = 0.0
     text: str = field(default="", repr=False)
@@ -96,7 +100,10 @@ def facts(request: Mapping[str, Any], answer: Answer) -> Facts:
     spent = answer.total_ms - answer.first_ms
     token_ms = spent / (tokens - 1) if answer.streamed and tokens > 1 else 0.0
     text = done.reasoning + done.text
-    return Facts(tuple(defects), model, done.finish_reason, tokens, answer.first_ms, token_ms, text)
+    cached = [int(number) for number in CACHED.findall(answer.body)]
+    return Facts(
+        tuple(defects), model, done.finish_reason, tokens, max(cached, default=0), answer.first_ms, token_ms, text
+    )
 
 
 def tool_calls_are_good(calls: Iterable[Mapping[str, Any]], request: Mapping[str, Any]) -> bool:

@@ -19,10 +19,16 @@ from typing import Any
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.access_log import FAULTS, NO_KEY
 
 MINUTE = 60.0
+CLOCK = 1.0  # seconds by which a log may be ahead
 # Of an answer whose usage the engine did not say, until exact ones are known: tokens for each byte of English text, and
 # for each event of a stream.
 PER_BYTE = 0.25
 PER_EVENT = 1.0
+# The context of gpt-oss, in tokens. Pictures have far more bytes than tokens.
+LONGEST_PROMPT = 131072
+RESPONSES = "/v1/responses"
+# HAProxy's name of an instance for a request that none got.
+NOBODY = "<NOSRV>"
 # Exact requests that an estimate is learned from; older ones count less.
 LEARNED = 1000.0
 # The end of a request that was open when its gateway was killed.
@@ -123,7 +129,11 @@ class Ratio:
 
 
 class Estimates:
-    """Tokens of interrupted answers, from the exact ones of the same model."""
+    """Tokens of interrupted answers, from the exact ones of the same key and model.
+
+    Of the key, so that no key can change what another is billed. Requests of /v1/responses are not learned from: one
+    may continue an answer that the instance has stored, and is then much shorter than its prompt.
+    """
 
     def __init__(self) -> None:
         self._prompt: dict[str, Ratio] = {}
@@ -132,19 +142,25 @@ class Estimates:
     def tokens(self, line: Mapping[str, Any]) -> tuple[int, int, int, bool]:
         """Return tokens of prompt, cache and answer of a line of the access log, and whether they are estimated."""
         prompt, cached, completion, events = (str(line.get("usage") or "").split() + [UNKNOWN] * 4)[:4]
-        model, size = str(line["model"]), max(0, int(line.get("bytes_in", 0)))
-        per_byte = self._prompt.setdefault(model, Ratio(PER_BYTE))
-        per_event = self._event.setdefault(model, Ratio(PER_EVENT))
+        name, size = f"{line.get('key')} {line['model']}", max(0, int(line.get("bytes_in", 0)))
+        per_byte = self._prompt.setdefault(name, Ratio(PER_BYTE))
+        per_event = self._event.setdefault(name, Ratio(PER_EVENT))
         number = int(events) if events.isdigit() else 0
         if prompt.isdigit() and completion.isdigit():
-            per_byte.learn(int(prompt), size)
+            if str(line.get("path", "")) != RESPONSES:
+                per_byte.learn(int(prompt), size)
             if number:
                 per_event.learn(int(completion), number)
             return int(prompt), int(cached) if cached.isdigit() else 0, int(completion), False
         if not answered(line):
             return 0, 0, 0, False
+        tokens = min(round(size * min(per_byte.value, 1.0)), LONGEST_PROMPT)
+        if line.get("streamed") != "yes":
+            # An answer in one piece, without the usage that it should have, is not free.
+            written = max(0, int(line.get("bytes_out", 0))) if str(line.get("end", "-"))[:1] == "-" else 0
+            return tokens, 0, round(written * PER_BYTE), True
         # The first event of a stream has the role, and each other at least one token.
-        return round(size * per_byte.value), 0, max(number - 1, round(number * per_event.value)), True
+        return tokens, 0, max(number - 1, round(number * per_event.value)), True
 
     def save(self) -> dict[str, dict[str, list[float]]]:
         """Return what was learned, for ``load``."""
@@ -165,13 +181,15 @@ def answered(line: Mapping[str, Any]) -> bool:
     end = str(line.get("end", "-"))
     # HAProxy names the instance that it could not connect to, too.
     got = str(line.get("instance", "")) not in ("", "<NOSRV>", UNKNOWN) and end[1:2] not in NOT_SENT
-    return got and (int(line.get("status", 0)) == 200 or end[:1] in INTERRUPTED)
+    status = int(line.get("status", 0))
+    # An instance that fails, or does not answer in time, is not billed.
+    return got and (status == 200 or (status < 500 and end[:1] in INTERRUPTED))
 
 
 def record_of(line: Mapping[str, Any], ended: float, estimates: Estimates) -> Record | None:
     """Return the record of a line of the access log; None for a request without a model, which no instance got."""
     model = str(line.get("model") or UNKNOWN)
-    if model == UNKNOWN or "usage" not in line:
+    if model == UNKNOWN or "usage" not in line or line.get("instance") == NOBODY:
         return None
     prompt, cached, completion, estimated = estimates.tokens(line)
     key = str(line.get("key") or "")
@@ -269,14 +287,18 @@ class Meter:
         """Return the tokens of this day."""
         return self.day_tokens if self.day == day_of(now) else 0
 
-    def wait(self, now: float, excess: int) -> int:
-        """Return the seconds until more than ``excess`` tokens are older than a minute; a minute if there are fewer."""
+    def free_at(self, now: float, excess: int) -> int:
+        """Return when more than ``excess`` tokens are older than a minute; in a minute if there are fewer.
+
+        In seconds since 1970.
+        """
         for moment, tokens in self.recent:
             excess -= tokens
             if excess < 0:
-                return max(1, math.ceil(moment + MINUTE - now))
-        return int(MINUTE)
+                return math.ceil(max(moment + MINUTE, now))
+        return math.ceil(now + MINUTE)
 
     def _forget(self, now: float) -> None:
-        while self.recent and self.recent[0][0] <= now - MINUTE:
-            self.recent.popleft()
+        # After a step of the clock there may be later ones.
+        if self.recent and not now - MINUTE < self.recent[0][0] <= self.recent[-1][0] <= now + CLOCK:
+            self.recent = deque(one for one in self.recent if now - MINUTE < one[0] <= now + CLOCK)

@@ -14,10 +14,11 @@ import gzip
 import hashlib
 import json
 import os
+import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict
 from datetime import datetime, timezone
 from itertools import chain
@@ -32,6 +33,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.usage import 
     Meter,
     Record,
     Sums,
+    day_of,
     read_entries,
     record_of,
 )
@@ -56,7 +58,9 @@ Open = dict[str, dict[str, Any]]
 class Ledger:
     """The records, sums and meters of a gateway. Methods raise OSError."""
 
-    def __init__(self, directory: Path, keep_days: int) -> None:
+    def __init__(self, directory: Path, keep_days: int, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
         self._directory = directory
         self._keep_days = keep_days
         self._estimates = Estimates()
@@ -68,12 +72,16 @@ class Ledger:
         self._saved = ""
         self.cursor = ""
         self.last = 0.0
+        # The process of HAProxy that was seen last, and the lines of the log that it had dropped.
+        self.dropped: tuple[str, int] = ("", 0)
+        self.lost_lines = 0
         self.sums: dict[tuple[str, str], Sums] = {}
         self.meters: dict[str, Meter] = {}
         self._load()
 
     def add(self, line: Mapping[str, Any], moment: float) -> None:
         """Account for a line of the access log that was written at a time."""
+        moment = min(moment, self._clock())  # a clock that was ahead
         self.last = max(self.last, moment)
         identity = str(line.get("id", ""))
         if identity in self._ids:
@@ -83,9 +91,13 @@ class Ledger:
             self._count(record)
             self._pending.append(record)
 
-    def add_loss(self, lines: int, now: float) -> None:
-        """Record that HAProxy dropped lines of the access log."""
-        self._pending.append(Loss(round(now, 3), lines))
+    def count_dropped(self, process: str, lines: int, now: float) -> None:
+        """Take over the number of lines that a process of HAProxy has dropped, and record what is new."""
+        before = self.dropped[1] if self.dropped[0] == process else 0
+        if lines > before:
+            self._pending.append(Loss(round(now, 3), lines - before))
+            self.lost_lines += lines - before
+        self.dropped = (process, lines)
 
     def follow(self, answers: Mapping[str, Open], alive: Mapping[str, bool], now: float, read: float) -> list[str]:
         """Take over the open answers of HAProxy's threads. Return the threads that need none any more.
@@ -108,7 +120,8 @@ class Ledger:
     def commit(self) -> None:
         """Write the records, and then the state. After an error the next call writes both."""
         for day in sorted({entry.day for entry in self._pending}):
-            self._append(day, [entry for entry in self._pending if entry.day == day])
+            with self._lock if self._clock() - _start(day) > PLAIN_DAYS * DAY else nullcontext():
+                self._append(day, [entry for entry in self._pending if entry.day == day])
             self._pending = [entry for entry in self._pending if entry.day != day]
         state = json.dumps(self._state(), indent=1)
         if state != self._saved:
@@ -117,7 +130,9 @@ class Ledger:
         self._forget()
 
     def clean(self, now: float) -> None:
-        """Compress the files of past days, and remove those that are too old."""
+        """Compress the files of past days, and remove those that are too old. May run beside the other methods."""
+        for path in self._directory.glob(f".{DAYS}"):  # of a run that was killed
+            path.unlink(missing_ok=True)
         for day in _days(self._directory):
             age = (now - _start(day)) / DAY
             plain, packed = _paths(self._directory, day)
@@ -125,8 +140,9 @@ class Ledger:
                 plain.unlink(missing_ok=True)
                 packed.unlink(missing_ok=True)
             elif age > PLAIN_DAYS and plain.exists():
-                write_file(packed, _compressed(_lines(self._directory, day)), FILE_MODE)
-                plain.unlink()
+                with self._lock:
+                    write_file(packed, _compressed(_lines(self._directory, day)), FILE_MODE)
+                    plain.unlink()
 
     def _count(self, record: Record) -> None:
         self._ids[record.id] = None
@@ -158,6 +174,8 @@ class Ledger:
         return {
             "cursor": self.cursor,
             "last": self.last,
+            "dropped": list(self.dropped),
+            "lost_lines": self.lost_lines,
             "files": self._sizes(),
             "sums": [[key, model, asdict(sums)] for (key, model), sums in sorted(self.sums.items())],
             "days": {key: [meter.day, meter.day_tokens] for key, meter in sorted(self.meters.items())},
@@ -171,11 +189,18 @@ class Ledger:
     def _load(self) -> None:
         text = read_file(self._directory / STATE)
         state = json.loads(text) if text else {}
-        self.cursor, self.last = state.get("cursor", ""), state.get("last", 0.0)
+        now = self._clock()
+        self.cursor, self.last = state.get("cursor", ""), min(state.get("last", 0.0), now)
+        process, lines = state.get("dropped", ["", 0])
+        self.dropped, self.lost_lines = (process, lines), state.get("lost_lines", 0)
         self._open = state.get("open", {})
         self._estimates.load(state.get("estimates", {}))
         self.sums = {(key, model): Sums(**sums) for key, model, sums in state.get("sums", [])}
-        self.meters = {key: Meter(day=day, day_tokens=tokens) for key, (day, tokens) in state.get("days", {}).items()}
+        self.meters = {
+            key: Meter(day=day, day_tokens=tokens)
+            for key, (day, tokens) in state.get("days", {}).items()
+            if day <= day_of(now)
+        }
         for name in self._sizes():
             path = self._directory / name
             _cut_last_line(path)

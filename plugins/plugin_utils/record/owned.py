@@ -118,6 +118,8 @@ OWNED: Mapping[str, Callable[[Result], Names]] = {
     "ansible.builtin.wait_for": _nothing,
     "trtllm.fleet.endpoint_check": _nothing,
     "trtllm.fleet.gateway_info": _nothing,
+    "trtllm.fleet.gateway_shadow": _nothing,
+    "trtllm.fleet.gateway_usage_info": _nothing,
     "trtllm.fleet.gpu_acceptance": _nothing,
     "trtllm.fleet.gpu_info": _nothing,
     "trtllm.fleet.host_check": _nothing,

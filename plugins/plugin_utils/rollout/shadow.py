@@ -51,10 +51,12 @@ def verdict(results: Sequence[Mapping[str, Any]], min_requests: int, max_ratio: 
     pairs = [pair for result in results for pair in result["pairs"]]
     dropped = sum(result["dropped"] for result in results)
     compared = f"{len(pairs)} copies of live requests" + (f" ({dropped} more were dropped)" if dropped else "")
-    if len(pairs) < min_requests:
+    if len(pairs) < min_requests and dropped <= len(pairs):
         few = f"rollout_shadow_min_requests asks for {min_requests}, so there is no verdict"
         return {"problems": [], "pairs": len(pairs), "text": f"The canary answered {compared}; {few}."}
     problems = shadow_problems(pairs, max_ratio)
+    if dropped > len(pairs):
+        problems.append("it was too slow for most of them; with a smaller rollout_shadow_share it gets fewer")
     if problems:
         text = f"The canary does worse than the others on {compared}: {'; '.join(problems)}"
     else:
@@ -122,6 +124,11 @@ def _lengths(pairs: Sequence[Pair]) -> Iterator[str]:
             )
 
 
+def _as_cold(pair: Pair) -> bool:
+    """Return True if the canary had no less of the prompt in its KV cache. It has not seen earlier turns of a chat."""
+    return bool(pair["canary"]["cached_tokens"] >= pair["serving"]["cached_tokens"])
+
+
 def _times(pairs: Sequence[Pair], max_ratio: float) -> Iterator[str]:
     """Yield that most answers take longer than the limit allows."""
     for name, what, slack in (
@@ -131,7 +138,7 @@ def _times(pairs: Sequence[Pair], max_ratio: float) -> Iterator[str]:
         times = [
             (pair["canary"][name], pair["serving"][name])
             for pair in _good(pairs)
-            if pair["canary"][name] > 0 and pair["serving"][name] > 0
+            if pair["canary"][name] > 0 and pair["serving"][name] > 0 and (name != "first_ms" or _as_cold(pair))
         ]
         slower = sum(ours > theirs * max_ratio + slack for ours, theirs in times)
         chance = tail(slower, len(times))

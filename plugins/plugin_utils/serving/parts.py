@@ -56,7 +56,7 @@ def resolve_host(request: Tree, tables: Tables) -> dict[str, Any]:
     """
     entries = request.get("models")
     if not entries:
-        return resolve({name: value for name, value in request.items() if name != "models"}, tables)
+        return resolve({**request, "models": None}, tables)
     problems = _problems(request, entries)
     if problems:
         raise RecipeError(problems)

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_notify import
 
 ROUND = 1.0  # seconds
 RESTART = 1.0  # seconds until journalctl is started again
+SETTLED = 3.0  # seconds after which a journalctl that still runs follows the journal
+BATCH = 50  # commands for HAProxy in one request
 CLEANING = 3600.0  # seconds
 # Lines of the log that wait to be accounted for. The journal keeps the rest.
 WAITING = 10000
@@ -54,15 +57,24 @@ class AccessLog:
         self._uid = uid
         self._cursor = cursor
         self._since = since
+        self._began = 0.0
+        self._thread = threading.Thread(target=self._follow, daemon=True)
         self.problem = ""
+
+    @property
+    def follows(self) -> bool:
+        """Whether journalctl has run for some seconds, and its lines are read."""
+        return self._thread.is_alive() and bool(self._began) and time.monotonic() - self._began > SETTLED
 
     def start(self) -> None:
         """Follow the journal in a thread."""
-        threading.Thread(target=self._follow, daemon=True).start()
+        self._thread.start()
 
     def _follow(self) -> None:
         while True:
+            self._began = time.monotonic()
             error = self._stream()
+            self._began = 0.0
             if error != self.problem and error:
                 print(f"The access log cannot be read: {error}", flush=True)
             self.problem = error
@@ -146,12 +158,6 @@ class Quotas:
         self._told: dict[str, str] = {}
         self._counted: dict[str, int] = {}
         self._pid = ""
-        self._dropped: dict[str, int] = {}
-
-    @property
-    def dropped(self) -> int:
-        """Lines that HAProxy dropped since this program started."""
-        return sum(self._dropped.values())
 
     def tell(self, ledger: Ledger, now: float) -> None:
         """Count the lines that HAProxy dropped, and set what changed. Raises GatewayError."""
@@ -159,10 +165,7 @@ class Quotas:
         facts = dict(re.findall(r"^(Pid|DroppedLogs): (\d+)$", text, re.MULTILINE))
         if facts.get("Pid", "") != self._pid:  # a new process has read its files
             self._pid, self._told = facts.get("Pid", ""), {}
-        dropped = int(facts.get("DroppedLogs", 0))
-        if dropped > self._dropped.get(self._pid, 0):
-            ledger.add_loss(dropped - self._dropped.get(self._pid, 0), now)
-        self._dropped[self._pid] = dropped
+        ledger.count_dropped(self._pid, int(facts.get("DroppedLogs", 0)), now)
         if not self._limits:
             return
         commands = {}
@@ -174,15 +177,25 @@ class Quotas:
             self._counted[name] = count.tokens
         others = read_table(self._haproxy.ask(f"show table {TABLE}"))
         for quota in quotas(self._gateway, self._limits, ledger.meters, others, now):
-            for name, value in {"left": quota.left, "wait": quota.wait, "reset": quota.reset}.items():
+            for name, value in {"left": quota.left, "until": quota.until, "reset": quota.reset}.items():
                 path = f"{self._maps}/{quota.limit}_{name}.map"
                 commands[f"{quota.key}|{path}"] = f"set map {path} {quota.key} {value}"
-        for name, command in commands.items():
-            if self._told.get(name) != command:
-                answer = self._haproxy.ask(command).strip()
-                if answer:
-                    raise GatewayError(f"{command}: {answer}")
-                self._told[name] = command
+        new = {name: command for name, command in commands.items() if self._told.get(name) != command}
+        self._send(new)
+
+    def _send(self, commands: Mapping[str, str]) -> None:
+        """Send all commands. Raises GatewayError if HAProxy rejects some, after the others."""
+        rejected, names = "", list(commands)
+        for first in range(0, len(names), BATCH):
+            batch = names[first : first + BATCH]
+            answer = self._haproxy.ask("; ".join(commands[name] for name in batch)).strip()
+            if answer:
+                # The next round sends them again. One that HAProxy does not know yet is of a key that it has not read.
+                rejected = rejected or answer.splitlines()[0]
+            else:
+                self._told.update((name, commands[name]) for name in batch)
+        if rejected:
+            raise GatewayError(f"HAProxy rejects a quota: {rejected}")
 
 
 def main() -> None:
@@ -196,17 +209,20 @@ def main() -> None:
     notify("READY=1")
     problem, cleaned = "", 0.0
     while True:
-        now = time.time()
-        try:
-            account(ledger, log, answers, now)
-            limits.tell(ledger, now)
-            write_metrics(Path(config["metrics_path"]), ledger, limits, now)
-            if now - cleaned > CLEANING:
-                ledger.clean(now)
-                cleaned = now
-            found = ""
-        except (OSError, GatewayError) as error:
-            found = str(error)
+        now, found = time.time(), ""
+        # Each is done although another fails: a full disk must not keep keys rejected.
+        for step in (
+            partial(account, ledger, log, answers, now),
+            partial(limits.tell, ledger, now),
+            partial(write_metrics, Path(config["metrics_path"]), ledger, log),
+        ):
+            try:
+                step()
+            except (OSError, GatewayError) as error:
+                found = found or str(error)
+        if now - cleaned > CLEANING:  # a large file takes minutes
+            threading.Thread(target=ledger.clean, args=(now,), daemon=True).start()
+            cleaned = now
         if found != problem:
             print(found or "All is accounted for again", flush=True)
             problem = found
@@ -232,10 +248,10 @@ def account(ledger: Ledger, log: AccessLog, answers: OpenAnswers, now: float) ->
     answers.remove(done)
 
 
-def write_metrics(path: Path, ledger: Ledger, limits: Quotas, now: float) -> None:
-    """Write the metrics for node_exporter, if the host has it. Raises OSError."""
-    if path.parent.is_dir():
-        write_file(path, render(ledger.sums, limits.dropped, now))
+def write_metrics(path: Path, ledger: Ledger, log: AccessLog) -> None:
+    """Write the metrics for node_exporter, if the host has it, and the log is read. Raises OSError."""
+    if path.parent.is_dir() and log.follows:
+        write_file(path, render(ledger.sums, ledger.lost_lines, time.time()))
 
 
 if __name__ == "__main__":

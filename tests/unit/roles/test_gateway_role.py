@@ -140,11 +140,11 @@ def test_token_limits_of_a_key() -> None:
         # Until the accountant sets them, all tokens are left.
         "tokens_per_minute": ["alice 900", "bob 800"],
         "tokens_per_minute_left": ["alice 900", "bob 800"],
-        "tokens_per_minute_wait": ["alice 0", "bob 0"],
+        "tokens_per_minute_until": ["alice 0", "bob 0"],
         "tokens_per_minute_reset": ["alice 0", "bob 0"],
         "tokens_per_day": ["bob 8000"],
         "tokens_per_day_left": ["bob 8000"],
-        "tokens_per_day_wait": ["bob 0"],
+        "tokens_per_day_until": ["bob 0"],
         "tokens_per_day_reset": ["bob 0"],
     }
 

@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.usage import KILLED, sum_up
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.usage import KILLED, Record, sum_up
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.usage_ledger import GRACE, Ledger, read_days
 from ansible_collections.trtllm.fleet.tests.unit.usage_sample import MIDNIGHT, MODEL, OTHER, log_line
 
@@ -32,6 +32,10 @@ OPEN = ("key", "model", "instance", "usage", "first_token_ms", "total_ms", "byte
 
 class Crash(BaseException):
     """The program is killed."""
+
+
+def recorded(directory: Path, begin: float, end: float) -> Iterator[Record]:
+    return (one for one in read_days(directory, begin, end) if isinstance(one, Record))
 
 
 @contextmanager
@@ -85,7 +89,7 @@ class Gateway(RuleBasedStateMachine):
         self.lost: set[str] = set()
         self.may_be_lost: set[str] = set()
         self.lagged = False
-        self.ledger = Ledger(self.directory, 90)
+        self.ledger = Ledger(self.directory, 90, lambda: self.now)
 
     def name(self) -> str:
         self.number += 1
@@ -164,7 +168,7 @@ class Gateway(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        self.ledger = Ledger(self.directory, 90)
+        self.ledger = Ledger(self.directory, 90, lambda: self.now)
 
     @rule(saved=st.booleans())
     def reboot(self, saved: bool) -> None:
@@ -191,14 +195,14 @@ class Gateway(RuleBasedStateMachine):
             self.folder.cleanup()
 
     def check(self) -> None:
-        records = list(read_days(self.directory, 0, 1e12))
+        records = list(recorded(self.directory, 0, 1e12))
         assert [name for name, number in Counter(one.id for one in records).items() if number > 1] == []
         logged = {line["id"]: moment for line, moment in self.journal}
         assert {one.id: one.ended for one in records if one.end != KILLED} == logged
         killed = {one.id for one in records if one.end == KILLED}
         assert self.lost - logged.keys() <= killed <= self.may_be_lost
-        for ledger in (self.ledger, Ledger(self.directory, 90)):
-            assert ledger.sums == sum_up(records)
+        for ledger in (self.ledger, Ledger(self.directory, 90, lambda: self.now)):
+            assert ledger.sums == sum_up(records)[0]
             for key, meter in ledger.meters.items():
                 own = [one for one in records if one.key == key]
                 assert meter.day == max(one.day for one in own)

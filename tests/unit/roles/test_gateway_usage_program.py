@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.usage import KILLED, Record, day_of
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.usage import KILLED, Loss, Record, day_of
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.usage_ledger import STATE, Ledger, read_days
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.kernel_log import Line
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
@@ -82,7 +82,8 @@ class FakeHaproxy:
 
         class Connection(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                self.wfile.write(haproxy.answer(self.rfile.readline().decode().strip()).encode())
+                commands = self.rfile.readline().decode().strip().split("; ")
+                self.wfile.write("".join(map(haproxy.answer, commands)).encode())
 
         self.server = socketserver.ThreadingUnixStreamServer(str(self.path), Connection)
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
@@ -181,13 +182,14 @@ class Site:
         return [json.loads(line) for line in (self.folder / "bin/calls").read_text().splitlines()]
 
     def records(self) -> list[Record]:
-        return list(read_days(self.folder / "usage", 0, 1e12))
+        return [one for one in read_days(self.folder / "usage", 0, 1e12) if isinstance(one, Record)]
 
     def ids(self) -> list[str]:
         return [one.id for one in self.records()]
 
     def metrics(self) -> dict[str, float]:
-        text = (self.folder / "metrics/usage.prom").read_text()
+        path = self.folder / "metrics/usage.prom"
+        text = path.read_text() if path.exists() else ""
         rows = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
         return {name: float(value) for name, value in rows}
 
@@ -423,15 +425,15 @@ def test_quotas_are_set_in_haproxy(site: Site) -> None:
     maps = site.haproxy.told
     wait_for(lambda: maps("set map /maps/tokens_per_day_left.map ") == ["alice 4000", "bob 100"])
     assert maps("set map /maps/tokens_per_minute_left.map ") == ["alice 1000"]
-    assert maps("set map /maps/tokens_per_minute_wait.map ") == ["alice 0"]
+    assert maps("set map /maps/tokens_per_minute_until.map ") == ["alice 0"]
     assert maps("set table ") == []
     site.log(log_line("a", usage="200 0 100 9"), log_line("b", key="bob"), log_line("c", key="carol"))
     wait_for(lambda: "bob 0" in maps("set map /maps/tokens_per_day_left.map "))
     assert maps("set map /maps/tokens_per_day_left.map ") == ["alice 4000", "bob 100", "alice 3700", "bob 0"]
     assert maps("set map /maps/tokens_per_minute_left.map ") == ["alice 1000", "alice 700"]
-    waits = [int(one.split()[1]) for one in maps("set map /maps/tokens_per_day_wait.map ") if one.startswith("bob ")]
-    assert waits[0] == 0
-    assert abs(waits[1] - (86400 - time.time() % 86400)) < 30
+    midnight = (today + 1) * 86400
+    assert maps("set map /maps/tokens_per_day_until.map ") == ["alice 0", "bob 0", f"bob {midnight}"]
+    assert maps("set map /maps/tokens_per_day_reset.map ") == [f"alice {midnight}", f"bob {midnight}"]
     counts = maps("set table token_counts key ")
     assert f"gateway1|alice|tokens_per_day data.gpc0 300 data.gpc1 {today}" in counts
     assert f"gateway1|bob|tokens_per_day data.gpc0 150 data.gpc1 {today}" in counts
@@ -455,7 +457,27 @@ def test_a_new_process_of_haproxy_gets_all_quotas(site: Site) -> None:
     wait_for(lambda: site.haproxy.heard.count(left) == 2)
     assert sum(one.startswith(count) for one in site.haproxy.heard) == 2
     # Those of both processes.
-    wait_for(lambda: site.metrics()["fleet_usage_dropped_lines_total"] == 7)
+    wait_for(lambda: site.metrics().get("fleet_usage_dropped_lines_total") == 7)
+
+
+def test_lines_that_were_dropped_count_once(site: Site) -> None:
+    process = site.start()
+    wait_for(lambda: site.metrics().get("fleet_usage_dropped_lines_total") == 2)
+    site.kill(process)
+    site.start()
+    wait_for(lambda: site.haproxy.heard.count("show info") > 4)
+    site.haproxy.dropped = 3
+    wait_for(lambda: site.metrics().get("fleet_usage_dropped_lines_total") == 3)
+    lost = [one.lost_lines for one in read_days(site.folder / "usage", 0, 1e12) if isinstance(one, Loss)]
+    assert lost == [2, 1]
+
+
+def test_a_full_disk_does_not_keep_keys_rejected(site: Site) -> None:
+    site.limits = {"alice": {"tokens_per_day": 5000}}
+    (site.folder / "usage/state.json").mkdir()
+    (site.folder / "usage/state.json/x").touch()
+    site.start()
+    wait_for(lambda: "set map /maps/tokens_per_day_until.map alice 0" in site.haproxy.heard)
 
 
 def test_requests_are_accounted_for_without_haproxy(site: Site) -> None:
@@ -473,13 +495,13 @@ def test_requests_are_accounted_for_without_haproxy(site: Site) -> None:
 
 def test_a_quota_that_haproxy_rejects_is_tried_again(site: Site) -> None:
     site.limits = {"alice": {"tokens_per_day": 5000}}
-    site.haproxy.rejected = "tokens_per_day_wait"
+    site.haproxy.rejected = "tokens_per_day_until"
     site.start()
-    problem = "set map /maps/tokens_per_day_wait.map alice 0: Unknown map identifier."
+    problem = "HAProxy rejects a quota: Unknown map identifier."
     wait_for(lambda: site.output == [problem])
     site.haproxy.rejected = ""
     wait_for(lambda: site.output == [problem, "All is accounted for again"])
-    assert site.haproxy.told("set map /maps/tokens_per_day_wait.map ") == ["alice 0"]
+    assert site.haproxy.told("set map /maps/tokens_per_day_until.map ") == ["alice 0"]
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

@@ -165,15 +165,17 @@ def canary() -> Iterator[tuple[str, int]]:
 
 
 def copy(prompt: str, path: str = CHAT, **more: Any) -> bytes:
-    request = json.dumps({"messages": [{"content": prompt}], **more}).encode()
+    return raw(json.dumps({"messages": [{"content": prompt}], **more}).encode(), path)
+
+
+def raw(request: bytes, path: str = CHAT) -> bytes:
     answer = json.dumps(message()).encode()
     return f"{path} 200 0 4 9 {len(request)} {len(answer)}\n".encode() + request + answer
 
 
 def run(path: Path, address: tuple[str, int], copies: list[bytes], timeout: float = 2.0) -> shadow_run.Collected:
     one = Shadow(path, [address], 2, timeout)
-    found: list[shadow_run.Collected] = []
-    thread = threading.Thread(target=lambda: found.append(one.run(2.0)))
+    thread = threading.Thread(target=one.run, args=(2.0,))
     thread.start()
     while not path.exists():
         time.sleep(0.01)
@@ -182,7 +184,7 @@ def run(path: Path, address: tuple[str, int], copies: list[bytes], timeout: floa
             connection.connect(str(path))
             connection.sendall(content)
     thread.join()
-    return found[0]
+    return one.finish()
 
 
 @pytest.fixture(autouse=True)
@@ -204,8 +206,22 @@ def test_what_is_not_understood_is_left_out(tmp_path: Path) -> None:
     cut = copy("good")[:-20]
     nested = copy("good", path="/v1/responses")
     with canary() as address:
-        collected = run(tmp_path / "shadow.sock", address, [b"nonsense\n", cut, nested, b"", copy("good")])
+        harmful = [raw(b'{"messages":' + b"[" * 5000), copy("good", tools=5, path="/v1/completions")]
+        collected = run(tmp_path / "shadow.sock", address, [b"nonsense\n", cut, nested, b"", *harmful, copy("fine")])
     assert len(collected.pairs) == 1
+
+
+def test_of_equal_requests_one_counts(tmp_path: Path) -> None:
+    with canary() as address:
+        collected = run(tmp_path / "shadow.sock", address, [copy("good") * 5 + copy("good", seed=1)])
+    assert (len(collected.pairs), collected.skipped) == (2, 4)
+
+
+def test_a_request_that_takes_long_is_left_out(tmp_path: Path) -> None:
+    with canary() as address:
+        content = copy("good").replace(b" 4 9 ", b" 4 1500 ", 1)
+        collected = run(tmp_path / "shadow.sock", address, [content], timeout=2.0)
+    assert (len(collected.pairs), collected.skipped) == (0, 1)
 
 
 def test_a_canary_that_hangs_or_is_dead_has_broken_answers(tmp_path: Path) -> None:
@@ -218,5 +234,9 @@ def test_a_canary_that_hangs_or_is_dead_has_broken_answers(tmp_path: Path) -> No
 
 def test_copies_for_a_slow_canary_are_dropped(tmp_path: Path) -> None:
     with canary() as address:
-        collected = run(tmp_path / "shadow.sock", address, [copy("hang") * 100], timeout=1.0)
-    assert collected.dropped >= 100 - shadow_run.WAITING - 2
+        copies = b"".join(copy("hang", seed=number) for number in range(100))
+        began = time.monotonic()
+        collected = run(tmp_path / "shadow.sock", address, [copies], timeout=1.0)
+    # Two at a time for three seconds.
+    assert collected.dropped >= 80
+    assert time.monotonic() - began < 6

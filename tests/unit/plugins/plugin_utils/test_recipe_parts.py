@@ -65,7 +65,7 @@ def test_options_of_one_model() -> None:
 
 
 def test_a_host_with_one_model_has_no_parts() -> None:
-    assert "parts" not in serving_recipe({**REQUEST, "gpu_count": 8})
+    assert "parts" not in serving_recipe({**REQUEST, "gpu_count": 8, "variables": ["serving_recipe_models"]})
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ def fact(chance: random.Random) -> dict[str, Any]:
         "defects": ["tool_call"] if chance.random() < 0.02 else [],
         "finish": "stop" if chance.random() < 0.9 else "length",
         "tokens": max(1, int(chance.lognormvariate(5, 0.8))),
+        "cached_tokens": 0,
         "first_ms": chance.lognormvariate(5.5, 0.5),
         "token_ms": chance.lognormvariate(2, 0.2),
     }
@@ -84,6 +85,19 @@ def test_defects_of_the_instances_in_service_are_no_problem() -> None:
 
 def test_a_faster_canary_is_no_problem() -> None:
     assert shadow_problems(pairs(1, 600, slower("token_ms", 0.5)), RATIO) == []
+
+
+def test_the_first_byte_counts_only_with_an_equal_cache() -> None:
+    """The instance in service has seen the earlier turns of a conversation."""
+    compared = pairs(1, 400, slower("first_ms", 3.0))
+    for pair in compared:
+        pair["serving"]["cached_tokens"] = 500
+    assert shadow_problems(compared, RATIO) == []
+
+
+def test_a_canary_that_is_too_slow_for_the_copies_is_worse() -> None:
+    found = verdict([{"pairs": pairs(1, 20), "dropped": 90}], 100, RATIO)
+    assert found["problems"] == ["it was too slow for most of them; with a smaller rollout_shadow_share it gets fewer"]
 
 
 def test_few_answers_have_no_verdict() -> None:
