@@ -12,7 +12,8 @@ scheduler. Environment variables, with defaults:
   LAB_ENGINE_FACTORS       further factors by option and value, as JSON: {"max_batch_size": {"128": 1.5}}
   LAB_ENGINE_MODEL_ID      a wrong model id
   LAB_ENGINE_KV_TOKENS     tokens in its KV cache (the estimate for its GPUs; 32768 on a real GPU)
-  LAB_ENGINE_REQUEST_LOG   1: a line for each request: LAB_REQUEST and JSON with id, usage, events, complete
+  LAB_ENGINE_REQUEST_LOG   1: a line for each request in /tmp/trtllm-serve-*/admission.log, LAB_REQUEST and JSON with
+                           id, usage, events and complete
   LAB_ENGINE_ANSWER_TOKENS tokens of a response to a request without a limit (256)
   LAB_ENGINE_FAULT         die, hang or health_only; or LAB_ENGINE_FAULT_FILE, a file with that word. With hang it is
                            never ready; a ready one keeps its port, /health stays 200, and it sends no further byte

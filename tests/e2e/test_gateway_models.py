@@ -11,6 +11,7 @@ import json
 import os
 import random
 import re
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -30,6 +31,17 @@ FLEET = Fleet("mod-", gpus=4, gateways=2)
 BIG, SMALL = "openai/gpt-oss-120b", "openai/gpt-oss-20b"
 ALIASES = {"gpt-4o": BIG, "fast": SMALL}
 KEYS = {"all": KEY, "small": "small-key-0123456789", "default": "default-key-0123456789"}
+SETTINGS: dict[str, Any] = {
+    "gateway_api_keys": [
+        {
+            "name": name,
+            "sha256": hashlib.sha256(key.encode()).hexdigest(),
+            **({"models": [SMALL]} if name == "small" else {}),
+        }
+        for name, key in KEYS.items()
+    ],
+    "gateway_model_aliases": ALIASES,
+}
 RATE = 2.0
 CHAT = "/v1/chat/completions"
 FUZZ = float(os.environ.get("GATEWAY_FUZZ_SECONDS", "60"))
@@ -40,18 +52,13 @@ BOM = "\ufeff"
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     FLEET.up()
     path = tmp_path_factory.mktemp("models") / "hosts.yml"
-    keys: list[dict[str, Any]] = [
-        {"name": name, "sha256": hashlib.sha256(key.encode()).hexdigest()} for name, key in KEYS.items()
-    ]
-    keys[1]["models"] = [SMALL]
-    variables = {"gateway_api_keys": keys, "gateway_model_aliases": ALIASES}
     both = [{"model": BIG, "gpus": [0, 1, 2, 3]}, {"model": SMALL, "gpus": [4]}]
     hosts: dict[str, Any] = {
         FLEET.gpu_names[2]: {"serving_recipe_model": SMALL},
         FLEET.gpu_names[3]: {"serving_recipe_models": both},
     }
-    path.write_text(yaml.safe_dump({"gpu_hosts": {"hosts": hosts}, "all": {"vars": variables}}))
-    run = FLEET.play("site", "-i", str(path))
+    path.write_text(yaml.safe_dump({"gpu_hosts": {"hosts": hosts}}))
+    run = FLEET.play("site", "-i", str(path), **SETTINGS)
     assert run.status == 0, run.output
     yield path
     FLEET.down()
@@ -80,11 +87,22 @@ def gateway(request: pytest.FixtureRequest) -> str:
     return FLEET.address(FLEET.gateway_names[request.param])
 
 
-def post(gateway: str, body: Any, key: str = "all", http2: bool = False) -> httpx2.Response:
+def post(gateway: str, body: Any, key: str = "all") -> httpx2.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     headers = {"Authorization": f"Bearer {KEYS[key]}", "Content-Type": "application/json"}
-    with httpx2.Client(verify=False, http2=http2, timeout=60) as client:
-        return client.post(f"https://{gateway}{CHAT}", content=content, headers=headers)
+    return httpx2.post(f"https://{gateway}{CHAT}", content=content, headers=headers, verify=False, timeout=60)
+
+
+def curl(gateway: str, content: Any, *options: str) -> httpx2.Response:
+    """Send a request with curl, which speaks HTTP/2, and chunks."""
+    command = ["curl", "--silent", "--insecure", "--include", "--max-time", "60", f"https://{gateway}{CHAT}", *options]
+    command += ["--header", f"Authorization: Bearer {KEY}", "--header", "Content-Type: application/json"]
+    command += ["--data-binary", "@-"]
+    done = subprocess.run(command, input=json.dumps(content).encode(), stdout=subprocess.PIPE, check=True)
+    head, _separator, text = done.stdout.rpartition(b"\r\n\r\n")
+    start, *lines = head.rpartition(b"HTTP/")[2].decode().split("\r\n")
+    headers = [(name, value) for name, separator, value in (line.partition(": ") for line in lines) if separator]
+    return httpx2.Response(int(start.split()[1]), headers=dict(headers), content=text)
 
 
 def body(model: Any, prompt: str = "Hello", **more: Any) -> dict[str, Any]:
@@ -109,7 +127,14 @@ def instance_of(answer: httpx2.Response) -> str:
     return ""
 
 
-@pytest.mark.parametrize("http2", [False, True], ids=["HTTP/1.1", "HTTP/2"])
+WAYS = {
+    "HTTP/1.1": ["--http1.1"],
+    "HTTP/2": ["--http2"],
+    "chunked": ["--http1.1", "--header", "Transfer-Encoding: chunked"],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("name", "hosts"),
     [
@@ -121,8 +146,8 @@ def instance_of(answer: httpx2.Response) -> str:
         ("fast", {2, 3}),
     ],
 )
-def test_each_name_selects_its_model(gateway: str, name: str, hosts: set[int], http2: bool) -> None:
-    answer = post(gateway, body(name), http2=http2)
+def test_each_name_selects_its_model(gateway: str, name: str, hosts: set[int], way: str) -> None:
+    answer = curl(gateway, body(name), *WAYS[way])
     assert answer.status_code == 200, answer.text
     assert instance_of(answer) in {FLEET.gpu_names[number] for number in hosts}
 
@@ -275,6 +300,6 @@ def test_instances_of_one_host_serve_what_they_are_registered_for(inventory: Pat
         assert {name: server["model"] for name, server in known.items()} == {"serve-0": BIG, "serve-1": SMALL}
     listed = FLEET.shell(host, "curl -s http://$(hostname -I | cut -d' ' -f1):8001/v1/models")
     assert "gpt-oss-20b" in listed
-    run = FLEET.play("site", "-i", str(inventory))
+    run = FLEET.play("site", "-i", str(inventory), **SETTINGS)
     assert run.status == 0, run.output
     assert set(re.findall(r"changed=(\d+)", run.output)) == {"0"}

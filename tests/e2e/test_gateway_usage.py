@@ -35,6 +35,17 @@ USAGE = "trtllm-gateway-usage"
 RECORDS = "/var/lib/trtllm-fleet/usage"
 CHAT = "/v1/chat/completions"
 PER_MINUTE = 400
+SETTINGS: dict[str, Any] = {
+    "gateway_api_keys": [
+        {
+            "name": name,
+            "sha256": hashlib.sha256(key.encode()).hexdigest(),
+            **({"tokens_per_minute": PER_MINUTE} if name == "limited" else {}),
+        }
+        for name, key in KEYS.items()
+    ],
+    "serving_recipe_environment": {"LAB_ENGINE_REQUEST_LOG": "1"},
+}
 
 
 @dataclass
@@ -52,14 +63,9 @@ class Sent:
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     FLEET.up()
     path = tmp_path_factory.mktemp("usage") / "hosts.yml"
-    keys: list[dict[str, Any]] = [
-        {"name": name, "sha256": hashlib.sha256(key.encode()).hexdigest()} for name, key in KEYS.items()
-    ]
-    keys[-1]["tokens_per_minute"] = PER_MINUTE
     small = {FLEET.gpu_names[1]: {"serving_recipe_model": SMALL}}
-    variables = {"gateway_api_keys": keys, "serving_recipe_environment": {"LAB_ENGINE_REQUEST_LOG": "1"}}
-    path.write_text(yaml.safe_dump({"gpu_hosts": {"hosts": small}, "all": {"vars": variables}}))
-    run = FLEET.play("site", "-i", str(path))
+    path.write_text(yaml.safe_dump({"gpu_hosts": {"hosts": small}}))
+    run = FLEET.play("site", "-i", str(path), **SETTINGS)
     assert run.status == 0, run.output
     yield path
     FLEET.down()
@@ -68,7 +74,7 @@ def inventory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def client(gateway: str, key: str) -> httpx2.AsyncClient:
     base = f"https://{FLEET.address(gateway)}"
     headers = {"Authorization": f"Bearer {KEYS[key]}"}
-    return httpx2.AsyncClient(base_url=base, headers=headers, verify=False, timeout=60, http2=key == "bob")
+    return httpx2.AsyncClient(base_url=base, headers=headers, verify=False, timeout=60)
 
 
 async def send(http: httpx2.AsyncClient, model: str, sent: Sent, choice: random.Random) -> None:
@@ -155,7 +161,8 @@ def engine_lines() -> dict[str, dict[str, Any]]:
     """Return what the engines counted of each request."""
     found = {}
     for host in FLEET.gpu_names:
-        log = FLEET.shell(host, "journalctl --no-pager -o cat -u trtllm-serve-0 | grep -a -o 'LAB_REQUEST {.*}'")
+        inside = "cat /tmp/trtllm-serve-*/admission.log | grep -a '^LAB_REQUEST'"
+        log = FLEET.shell(host, f'docker exec trtllm-serve-0 sh -c "{inside}"')
         for line in log.splitlines():
             one = json.loads(line.partition(" ")[2])
             found[one["id"]] = one
@@ -268,7 +275,7 @@ def test_quota_is_for_both_gateways(inventory: Path) -> None:
 
 
 def test_second_run_changes_nothing(inventory: Path) -> None:
-    run: Run = FLEET.play("gateway", "-i", str(inventory))
+    run: Run = FLEET.play("gateway", "-i", str(inventory), **SETTINGS)
     assert run.status == 0, run.output
     changes: Sequence[str] = [
         line for line in run.output.splitlines() if "changed=" in line and "changed=0" not in line
