@@ -1,7 +1,7 @@
 """Several models behind two gateways: names, keys, bodies of all kinds, rollouts, and a host that changes its model.
 
-Two hosts serve gpt-oss-120b, one gpt-oss-20b, and a fourth both, under a steady load on both models.
-``GATEWAY_FUZZ_SECONDS`` is the time for random bodies.
+Two hosts serve gpt-oss-120b, one gpt-oss-20b, and a fourth both, under a steady load on both models, and requests of
+the clients that tests/e2e/clients has. ``GATEWAY_FUZZ_SECONDS`` is the time for random bodies.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import time
 from collections import Counter
@@ -23,7 +24,7 @@ import openai
 import pytest
 import yaml
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import KEY, ONE, TWO, Fleet
 
@@ -44,6 +45,8 @@ SETTINGS: dict[str, Any] = {
 }
 RATE = 2.0
 CHAT = "/v1/chat/completions"
+CLIENTS = REPO / "tests/e2e/clients"
+INSTALLED = REPO / ".cache/clients"
 FUZZ = float(os.environ.get("GATEWAY_FUZZ_SECONDS", "60"))
 BOM = "\ufeff"
 
@@ -70,6 +73,34 @@ def loads(inventory: Path) -> Iterator[dict[str, Load]]:
     with Load(urls, KEY, BIG, RATE, long_every=0) as big, Load(urls, KEY, SMALL, RATE, long_every=0) as small:
         big.wait(3)
         yield {BIG: big, SMALL: small}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clients(loads: dict[str, Load]) -> Iterator[None]:
+    """Check that no client program has an error until the last test ends."""
+    subprocess.run([REPO / "tools/clients.sh"], check=True)
+    shutil.copy(CLIENTS / "openai_client.mjs", INSTALLED)
+    python = str(INSTALLED / "python/bin/python")
+    commands = [(python, path) for path in sorted(CLIENTS.glob("*_client.py"))]
+    commands.append(("node", INSTALLED / "openai_client.mjs"))
+    environment = {**os.environ, "NODE_TLS_REJECT_UNAUTHORIZED": "0", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    running = {}
+    for number, command in enumerate(commands):
+        url = f"https://{FLEET.address(FLEET.gateway_names[number % 2])}/v1"
+        running[command[1].name] = subprocess.Popen(
+            [*command, url, KEY, BIG, SMALL, *ALIASES],
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+    yield
+    found = {name: process.communicate()[0] for name, process in running.items()}
+    print(found)
+    for name, output in found.items():
+        result = json.loads(output.splitlines()[-1])
+        assert result["errors"] == [], name
+        assert result["requests"] > 100, name
 
 
 @pytest.fixture(autouse=True)
