@@ -12,7 +12,7 @@ author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:
   - Selects the hosts that run their roles in this run, and those of which a gateway does not have exactly the instances
-    of the verified release, as it may have lost its state.
+    of the verified release, as it may have lost its state, or has other instances drained than another gateway.
   - Playbook C(site.yml) uses it.
 options:
   _input:
@@ -49,7 +49,9 @@ def unregistered_hosts(gateways: Sequence[Mapping[str, Any]], records: Mapping[s
 
     def is_registered(host: str, record: Mapping[str, Any]) -> bool:
         instances = {instance["name"] for instance in record["release"]["instances"]} if record["as_recorded"] else None
-        return all(set(hosts.get(host, {})) == instances for hosts in gateways)
+        known = [hosts.get(host, {}) for hosts in gateways]
+        drains = [{name: state["drained_by"] for name, state in states.items()} for states in known]
+        return all(set(states) == instances for states in known) and all(one == drains[0] for one in drains)
 
     return [host for host, record in records.items() if not is_registered(host, record)]
 

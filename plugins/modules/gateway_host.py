@@ -73,6 +73,26 @@ options:
             description: Requests that it gets at a time. More wait in the gateway for the instance that is free first.
             type: int
             required: true
+      drains:
+        description:
+          - What other gateways know of the host's instances, as M(trtllm.fleet.gateway_info) returns it. The newest
+            change of an instance counts, before O(state) does.
+        type: list
+        elements: dict
+        default: []
+        suboptions:
+          name:
+            description: Name of the instance.
+            type: str
+            required: true
+          drained_by:
+            description: Who drained it; empty for an instance in service.
+            type: str
+            required: true
+          drain_changed:
+            description: When that changed last, in ISO 8601 and UTC; empty if it never did.
+            type: str
+            required: true
   state:
     description:
       - V(present) registers exactly O(hosts[].servers) of each host. An instance that was drained stays drained.
@@ -149,6 +169,7 @@ problems:
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +182,10 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import 
     DRAINERS,
     OPERATOR,
     Change,
+    Drain,
     RegisteredHost,
     Server,
+    agreed,
     marked,
     present,
 )
@@ -174,9 +197,15 @@ SERVER_OPTIONS = dict(
     model=dict(type="str", required=True),
     max_requests=dict(type="int", required=True),
 )
+DRAIN_OPTIONS = dict(
+    name=dict(type="str", required=True),
+    drained_by=dict(type="str", required=True),
+    drain_changed=dict(type="str", required=True),
+)
 HOST_OPTIONS = dict(
     name=dict(type="str", required=True),
     servers=dict(type="list", elements="dict", default=[], options=SERVER_OPTIONS),
+    drains=dict(type="list", elements="dict", default=[], options=DRAIN_OPTIONS),
 )
 OPTIONS = dict(
     root=dict(type="path", default=ROOT),
@@ -196,20 +225,23 @@ def host_change(host: dict[str, Any], given: dict[str, Any], found: Mapping[str,
     if state == "absent":
         return lambda old: None
     servers = {server.pop("name"): Server(**server) for server in map(dict, host["servers"])}
+    drains = {drain.pop("name"): Drain(**drain) for drain in map(dict, host["drains"])}
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
     def changed(old: RegisteredHost | None) -> RegisteredHost | None:
         if len(servers) < len(host["servers"]):
             raise GatewayError("two of its servers have the same name; HAProxy needs different names. Rename one")
+        old = old and agreed(old, drains)
         if state == "present":
-            return present(old, servers, found)
+            return agreed(present(old, servers, found), drains)
         if state == "drained":
             # A host that is not registered gets no request anyway.
-            return old and marked(host["name"], old, lambda server: server.drain(by), instances)
+            return old and marked(host["name"], old, lambda server: server.drain(by, now), instances)
         if servers:
             others = {name: server for name, server in (old.servers if old else {}).items() if name not in instances}
             chosen = {name: server for name, server in servers.items() if name in (instances or servers)}
-            old = present(old, {**(others if instances else {}), **chosen}, found)
-        return marked(host["name"], old, lambda server: server.ready(by), instances)
+            old = agreed(present(old, {**(others if instances else {}), **chosen}, found), drains)
+        return marked(host["name"], old, lambda server: server.ready(by, now), instances)
 
     return changed
 

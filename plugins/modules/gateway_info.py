@@ -52,6 +52,9 @@ hosts:
     drained_by:
       description: V(operator), V(rollout), V(repair), or empty for an instance in service.
       type: str
+    drain_changed:
+      description: When C(drained_by) changed last, in ISO 8601 and UTC; empty if it never did.
+      type: str
     up:
       description: Whether the gateway's checks of it pass.
       type: bool
@@ -82,6 +85,7 @@ hosts:
       serve-0:
         drained: false
         drained_by: ""
+        drain_changed: "2026-11-27T10:30:00.123+00:00"
         up: true
         state: is UP L7OK 200
         in_flight: 3

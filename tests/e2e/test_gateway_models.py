@@ -334,3 +334,24 @@ def test_instances_of_one_host_serve_what_they_are_registered_for(inventory: Pat
     run = FLEET.play("site", "-i", str(inventory), **SETTINGS)
     assert run.status == 0, run.output
     assert set(re.findall(r"changed=(\d+)", run.output)) == {"0"}
+
+
+def test_a_new_gateway_knows_what_is_drained(inventory: Path) -> None:
+    host, (old, new) = FLEET.gpu_names[0], FLEET.gateway_names
+    run = FLEET.play("drain", "-i", str(inventory), "--limit", host)
+    assert run.status == 0, run.output
+    note = f"/etc/trtllm-fleet/gateway/hosts/{host}.json"
+    FLEET.shell(new, f"rm {note}")
+    run = FLEET.play("site", "-i", str(inventory), **SETTINGS)
+    assert run.status == 0, run.output
+    assert FLEET.shell(new, f"cat {note}") == FLEET.shell(old, f"cat {note}")
+    assert '"drained_by": "operator"' in FLEET.shell(new, f"cat {note}")
+    # The other gateway misses the return.
+    left = FLEET.shell(new, f"cat {note}")
+    run = FLEET.play("undrain", "-i", str(inventory), "--limit", host)
+    assert run.status == 0, run.output
+    FLEET.shell(new, f"cat > {note} << 'END'\n{left}\nEND")
+    run = FLEET.play("site", "-i", str(inventory), **SETTINGS)
+    assert run.status == 0, run.output
+    for gateway in (old, new):
+        assert '"drained_by": ""' in FLEET.shell(gateway, f"cat {note}")

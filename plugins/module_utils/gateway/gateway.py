@@ -155,6 +155,7 @@ class Gateway:
                 "model": models[name],
                 "drained": server.drained,
                 "drained_by": server.drained_by,
+                "drain_changed": server.drain_changed,
                 "up": is_up(row),
                 "state": state_text(row),
                 "in_flight": int(row.get("scur") or 0),

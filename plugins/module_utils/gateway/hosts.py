@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.addresses import is_ip, select_address
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.haproxy import BACKEND, GatewayError
@@ -32,6 +32,7 @@ class Server:
     ``max_requests``: requests in flight that a gateway gives it; more wait in the gateway.
     ``drained_by``: one of DRAINERS; empty if the instance is in service.
     ``resolved``: the IP address that was found for ``address``; empty if ``address`` is one.
+    ``drain_changed``: when ``drained_by`` changed last, in ISO 8601 and UTC; empty if it never did.
     """
 
     address: str
@@ -40,18 +41,22 @@ class Server:
     max_requests: int
     drained_by: str = ""
     resolved: str = ""
+    drain_changed: str = ""
 
     @property
     def drained(self) -> bool:
         return bool(self.drained_by)
 
-    def drain(self, by: str) -> Server:
+    def drain(self, by: str, now: str) -> Server:
         """Return the instance drained. It stays drained by another than the operator if it was."""
-        return replace(self, drained_by=by if by == OPERATOR else self.drained_by or by)
+        return self._drained(by if by == OPERATOR else self.drained_by or by, now)
 
-    def ready(self, by: str) -> Server:
+    def ready(self, by: str, now: str) -> Server:
         """Return the instance in service, unless another drained it. The operator returns all."""
-        return replace(self, drained_by="") if by in (OPERATOR, self.drained_by) else self
+        return self._drained("", now) if by in (OPERATOR, self.drained_by) else self
+
+    def _drained(self, by: str, now: str) -> Server:
+        return self if by == self.drained_by else replace(self, drained_by=by, drain_changed=now)
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,19 @@ class RegisteredHost:
     """A GPU host: its instances by name."""
 
     servers: Mapping[str, Server]
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Whether a gateway has an instance drained, with the names of Server."""
+
+    drained_by: str
+    drain_changed: str
+
+    @property
+    def age(self) -> tuple[str, bool]:
+        """A larger one is newer. Of two that never changed, the drained one counts."""
+        return self.drain_changed, bool(self.drained_by)
 
 
 RegisteredHosts = Mapping[str, RegisteredHost]
@@ -72,7 +90,7 @@ def read_note(text: str) -> RegisteredHost:
     of_host = {"model": values["model"]} if "model" in values else {}
     servers = {name: Server(**{**of_host, **server}) for name, server in values["servers"].items()}
     for server in servers.values():
-        if [type(value) for value in vars(server).values()] != [str, int, str, int, str, str]:
+        if [type(value) for value in vars(server).values()] != [str, int, str, int, str, str, str]:
             raise TypeError(f"{server} has a value of another type")
     return RegisteredHost(servers)
 
@@ -99,9 +117,33 @@ def present(
         if not is_ip(server.address):
             last = before.resolved if before and before.address == server.address else ""
             resolved = select_address(server.address, last, (found or {}).get(server.address, ()))
-        return replace(server, drained_by=before.drained_by if before else "", resolved=resolved)
+        drained = (before.drained_by, before.drain_changed) if before else ("", "")
+        return replace(server, drained_by=drained[0], drain_changed=drained[1], resolved=resolved)
 
     return RegisteredHost({name: registered(name, server) for name, server in sorted(servers.items())})
+
+
+def agreed(host: RegisteredHost, drains: Mapping[str, Drain]) -> RegisteredHost:
+    """Return a host whose instances are drained as at the gateway where that changed last.
+
+    ``drains``: the newest of the other gateways, by instance.
+    """
+
+    def newest(name: str, server: Server) -> Server:
+        own = Drain(server.drained_by, server.drain_changed)
+        return replace(server, **asdict(max(own, drains.get(name, own), key=lambda drain: drain.age)))
+
+    return replace(host, servers={name: newest(name, server) for name, server in host.servers.items()})
+
+
+def newest_drains(hosts: Sequence[Mapping[str, Mapping[str, Any]]], name: str) -> dict[str, Drain]:
+    """Return the newest drain of each instance of a host. ``hosts``: those of each gateway, as gateway_info returns."""
+    found: dict[str, Drain] = {}
+    for one in hosts:
+        for instance, state in one.get(name, {}).items():
+            drain = Drain(state["drained_by"], state["drain_changed"])
+            found[instance] = max(found.get(instance, drain), drain, key=lambda value: value.age)
+    return found
 
 
 def marked(

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.trtllm.fleet.plugins.filter.newest_drains import newest_drains
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway import addresses, haproxy
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.gateway import OLD_PROCESSES, Gateway
@@ -174,8 +175,8 @@ class Site:
 
     def run(self, host: Any = "", **options: Any) -> dict[str, Any]:
         """The module's result for one host or none, and of that host what is drained."""
-        servers = {"servers": options.pop("servers")} if "servers" in options else {}
-        result = self.run_all(*([servers | {"name": host}] if host else []), **options)
+        given = {key: options.pop(key) for key in ("servers", "drains") if key in options}
+        result = self.run_all(*([given | {"name": host}] if host else []), **options)
         result["drained"] = result.get("drained", {}).get(host, [])
         return result
 
@@ -216,7 +217,8 @@ def test_a_host_is_registered_once(site: Site) -> None:
     )
     note = json.loads(site.tree()["hosts/gpu1.json"])
     assert (sorted(note), sorted(note["servers"])) == (["servers"], ["serve-0", "serve-1"])
-    one = {"address": "192.0.2.1", "port": 8000, "model": "m", "max_requests": 720, "drained_by": "", "resolved": ""}
+    one = {"address": "192.0.2.1", "port": 8000, "model": "m", "max_requests": 720}
+    one |= dict.fromkeys(("drained_by", "resolved", "drain_changed"), "")
     assert note["servers"]["serve-0"] == one
     checked, reloaded = site.haproxy.calls
     assert checked == f"haproxy -c -q -f {site.root}/.haproxy.cfg.new"
@@ -249,7 +251,7 @@ def test_drained_and_ready_without_a_reload(site: Site, instances: list[str]) ->
     ready = site.run(**READY)
     assert (ready["changed"], ready["reloaded"], ready["drained"]) == (True, False, [])
     assert set(site.haproxy.weights().values()) == {100}
-    assert site.tree() == before
+    assert {**site.tree(), "hosts/gpu1.json": ""} == {**before, "hosts/gpu1.json": ""}
     assert not [call for call in site.haproxy.calls if "systemctl" in call]
 
 
@@ -290,6 +292,37 @@ def test_what_is_drained_stays_so_where_the_host_changes(site: Site) -> None:
     ready = site.run(**GPU2, state="ready"), site.run(**{**GPU1, "state": "ready"})
     assert [(done["reloaded"], done["drained"]) for done in ready] == [(True, []), (True, [])]
     assert site.haproxy.servers["gpu1.serve-0"] == ("192.0.2.1:8000", 100)
+
+
+def drained_at(site: Site) -> list[dict[str, str]]:
+    """What another gateway gets to know from this one."""
+    return newest_drains([Gateway(site.root, Haproxy(site.haproxy.path)).survey()["hosts"]], "gpu1")
+
+
+def test_a_gateway_that_missed_a_drain_makes_it_with_the_next_change(site: Site) -> None:
+    site.run(**GPU1)
+    site.run(**DRAIN, instances=["serve-0"])
+    drains = drained_at(site)
+    site.run(**FORGET)
+    assert site.run(**GPU1, drains=drains)["drained"] == ["serve-0"]  # a new gateway
+    site.run(**FORGET)
+    site.run(**GPU1)
+    assert site.run(**{**GPU1, "state": "ready"}, by="rollout", drains=drains)["drained"] == ["serve-0"]
+    assert site.run(**{**GPU1, "state": "ready"}, by="operator", drains=drains)["drained"] == []
+    assert site.run(**GPU1, drains=drains)["drained"] == []  # it has a newer state
+
+
+def test_a_gateway_that_missed_the_return_makes_it_with_the_next_change(site: Site) -> None:
+    site.run(**GPU1)
+    site.run(**DRAIN)
+    site.run(**READY)
+    ready = drained_at(site)
+    site.run(**FORGET)
+    drained = [{**one, "drained_by": "operator", "drain_changed": "2026-01-01T00:00:00.000+00:00"} for one in ready]
+    assert site.run(**GPU1, drains=drained)["drained"] == ["serve-0", "serve-1"]
+    done = site.run(**GPU1, drains=ready)
+    assert (done["changed"], done["reloaded"], done["drained"]) == (True, False, [])
+    assert site.run(**GPU1, drains=ready)["changed"] is False
 
 
 def test_a_host_that_is_not_known_gets_no_request_anyway(site: Site) -> None:
@@ -601,6 +634,11 @@ def test_a_broken_note_is_named(site: Site, note: str) -> None:
     assert f"{path} cannot be read" in site.run(**GPU1)["msg"]
 
 
+def without_times(value: Any) -> Any:
+    """A drain has its time in the note."""
+    return re.sub(r"\d{4}-[-0-9T:.]+\+00:00", "TIME", json.dumps(value))
+
+
 @pytest.mark.parametrize("options", [GPU1, MOVED, {**MOVED, "state": "ready"}, GPU2, DRAIN, READY, FORGET, {}])
 @pytest.mark.parametrize("running", [True, False])
 def test_a_dry_run_changes_nothing_and_says_all(site: Site, options: dict[str, Any], running: bool) -> None:
@@ -612,7 +650,7 @@ def test_a_dry_run_changes_nothing_and_says_all(site: Site, options: dict[str, A
     assert (site.tree(), site.haproxy.servers, len(site.haproxy.calls), site.now) == (before, servers, 2, 0)
     done = site.run(**options)
     told = ["changed", "reloaded", "running", "diff"]
-    assert [dry[key] for key in told] == [done[key] for key in told]
+    assert [without_times(dry[key]) for key in told] == [without_times(done[key]) for key in told]
     assert done["changed"] is (options not in (GPU1, READY, {}))
 
 
@@ -713,6 +751,7 @@ def test_survey_says_what_haproxy_says_of_every_instance(site: Site) -> None:
     gateway = site.gateway(site.root, Haproxy(site.haproxy.path), True)
     told = gateway.survey()
     assert (told["running"], [*told["hosts"]]) == (True, ["gpu1"])
+    assert [bool(one.pop("drain_changed")) for one in told["hosts"]["gpu1"].values()] == [True, False]
     one, two = ({"address": f"192.0.2.1:800{n}", "model": "m", "drained": n == 0, "up": n == 1} for n in range(2))
     one["drained_by"], two["drained_by"] = "operator", ""
     assert told["hosts"]["gpu1"] == {
