@@ -48,6 +48,10 @@ options:
         description: Its port.
         type: int
         required: true
+  served_model:
+    description: The model id that the canary's answers must have.
+    type: str
+    required: true
   share:
     description: Share of the requests that are copied, from 0.0001 to 1.
     type: float
@@ -57,9 +61,9 @@ options:
     type: int
     required: true
   at_a_time:
-    description: Requests that the canary gets at a time.
+    description: Requests that the canary gets at a time. 64 more wait, and further copies are dropped.
     type: int
-    default: 8
+    default: 64
   timeout:
     description: Seconds for an answer of the canary. Requests whose answer took more than half of it are not compared.
     type: int
@@ -73,6 +77,7 @@ EXAMPLES = r"""
   trtllm.fleet.gateway_shadow:
     model: openai/gpt-oss-120b
     instances: [{address: 192.0.2.11, port: 8000}]
+    served_model: gpt-oss-120b
     share: 0.05
     seconds: 300
   register: shadow
@@ -128,9 +133,10 @@ def main() -> None:
         argument_spec=dict(
             model=dict(type="str", required=True),
             instances=dict(type="list", elements="dict", required=True, options=instance),
+            served_model=dict(type="str", required=True),
             share=dict(type="float", required=True),
             seconds=dict(type="int", required=True),
-            at_a_time=dict(type="int", default=8),
+            at_a_time=dict(type="int", default=64),
             timeout=dict(type="int", default=120),
             root=dict(type="path", default=ROOT),
             socket=dict(type="path", default=SOCKET),
@@ -162,7 +168,7 @@ def main() -> None:
     except (GatewayError, OSError) as error:
         module.fail_json(msg=str(error))
     counts = {"dropped": collected.dropped, "skipped": collected.skipped}
-    module.exit_json(changed=False, pairs=result(collected), **counts)
+    module.exit_json(changed=False, pairs=result(collected, given["served_model"]), **counts)
 
 
 if __name__ == "__main__":

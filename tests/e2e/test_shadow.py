@@ -80,7 +80,9 @@ def shadow(fleet: Fleet, tmp_path: Path, seconds: int = SECONDS, port: int = POR
     written = tmp_path / "result.json"
     playbook = tmp_path / "shadow.yml"
     instances = [{"address": fleet.address(fleet.gpu_names[2]), "port": port}]
-    module = {"model": MODEL, "instances": instances, "share": 1.0, "seconds": seconds, "timeout": 20}
+    served = fleet.release(fleet.gpu_names[2])["served_model"]
+    module = {"model": MODEL, "instances": instances, "served_model": served, "share": 1.0}
+    module |= {"seconds": seconds, "timeout": 20}
     copy = {"content": "{{ found | to_json }}", "dest": str(written)}
     tasks: list[dict[str, Any]] = [
         {"trtllm.fleet.gateway_shadow": module, "register": "found"},

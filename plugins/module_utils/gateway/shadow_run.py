@@ -197,8 +197,11 @@ class Shadow:
                     self.collected.pairs.append(pair)
 
 
-def result(collected: Collected) -> list[dict[str, Any]]:
-    """Return the pairs without texts, with the defects that show only beside other answers: model and garbage."""
+def result(collected: Collected, served_model: str) -> list[dict[str, Any]]:
+    """Return the pairs without texts, with the defects that one answer alone does not show: model and garbage.
+
+    ``served_model``: the model id that the canary's answers must have.
+    """
     texts = Texts()
     for _canary, serving in collected.pairs:
         texts.learn(serving.text)
@@ -206,7 +209,7 @@ def result(collected: Collected) -> list[dict[str, Any]]:
     found = []
     for canary, serving in collected.pairs:
         defects = list(canary.defects)
-        if canary.model and serving.model and canary.model != serving.model:
+        if canary.model and canary.model != served_model:
             defects.append("model")
         if is_garbage((texts.likelihood(canary.text), density(canary.text)), learned):
             defects.append("garbage")

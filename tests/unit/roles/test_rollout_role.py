@@ -39,7 +39,8 @@ VARIABLES: dict[str, Any] = {
     },
     "trtllm_server_listen_address": "192.0.2.11",
 }
-SERVING = {"serve-0": {"model": "openai/gpt-oss-120b", "up": True, "drained": False}}
+IN_SERVICE = {"drained": False, "drained_by": "", "drain_changed": ""}
+SERVING = {"serve-0": {"model": "openai/gpt-oss-120b", "up": True, **IN_SERVICE}}
 
 
 def collection(folder: Path, results: dict[str, dict[str, Any]]) -> None:

@@ -64,7 +64,7 @@ def calls(name: str = "weather", arguments: str = '{"city": "Bern"}') -> list[di
         pytest.param(whole(message("<|channel|>analysis<|message|>We")), ("harmony",), id="raw harmony"),
         pytest.param(whole(message(None)), ("empty",), id="empty"),
         pytest.param(whole(message(None, "tool_calls", tool_calls=calls())), (), id="tool call"),
-        pytest.param(whole(message(None, tool_calls=calls("wether"))), ("tool_call",), id="unknown tool"),
+        pytest.param(whole(message(None, tool_calls=calls("forecast"))), ("tool_call",), id="unknown tool"),
         pytest.param(whole(message(None, tool_calls=calls(arguments='{"city":'))), ("tool_call",), id="cut arguments"),
         pytest.param(whole(message(None, tool_calls=calls(arguments='"Bern"'))), ("tool_call",), id="no object"),
         pytest.param(stream({"role": "assistant", "content": ""}, {"content": "Hi"}), (), id="stream"),
@@ -124,7 +124,7 @@ def test_the_result_has_no_text() -> None:
         mine = "".join(chance.choices("{}[]ÃÂ§~", k=90)) if number == 7 else text(chance, 30)
         canary = facts({}, whole({**message(mine), "model": "other" if number == 8 else "m"}))
         collected.pairs.append((canary, facts({}, whole(message(text(chance, 30))))))
-    found = result(collected)
+    found = result(collected, "m")
     assert [one["canary"]["defects"] for one in found][6:9] == [[], ["garbage"], ["model"]]
     assert "request" not in json.dumps(found)
     assert "gateway" not in json.dumps(found)

@@ -234,6 +234,7 @@ def test_a_host_that_serves(machine: Machine) -> None:
                 "container": "trtllm-serve-0",
                 "port": machine.port,
                 "gpus": [0],
+                "served_model": None,
                 "healthy": True,
                 "answer": "HTTP 200",
                 "models": ["gpt-oss-120b"],
