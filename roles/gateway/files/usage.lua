@@ -15,9 +15,9 @@ local ROUND = 1000 -- ms
 -- The second option was on by default in TensorRT-LLM until 2026: usage in each event, which clients may add up.
 local OBJECT = '"stream_options":{"include_usage":true,"continuous_usage_stats":false}'
 local OPTIONS = "," .. OBJECT
--- A longer event is passed on in parts, and not looked at.
-local LONGEST_EVENT = 2 ^ 18
--- An answer that is not streamed has its usage at its end, and after it only a few fields.
+-- Bytes. A longer event is passed on in parts. It is read at its beginning and at its end.
+local LONGEST_EVENT = 2 ^ 16
+-- Bytes. Answers and long events have their usage at their end, and after it only a few fields.
 local TAIL = 4096
 
 -- With names of the access log.
@@ -57,7 +57,9 @@ local function read_usage(text)
   if not text:find('"usage"', 1, true) then
     return nil
   end
-  local usage = text:match('^.*"usage"%s*:%s*(%b{})')
+  -- In two steps, because the search for the end of each object would take long.
+  local last = text:match('^.*"usage"%s*:%s*({.*)')
+  local usage = last and last:match("^%b{}")
   local prompt = usage and number(usage, "prompt_tokens", "input_tokens")
   local completion = usage and number(usage, "completion_tokens", "output_tokens")
   if prompt and completion then
@@ -113,15 +115,16 @@ function Usage:ask(message)
     return
   end
   self.asked = true
-  local first, last
+  local first, object, behind
   if self.txn:get_var("txn.own_options") then
-    first, last = body:find('"stream_options"%s*:%s*%b{}')
+    first, object = body:match('()"stream_options"%s*:%s*(){')
+    -- In two steps, because the search for the end of each object of an invalid body would take long.
+    behind = first and body:match("^%b{}()", object)
   end
   local brace = body:match("^.*()}%s*$")
-  if first then
-    local room = last - first + 1 + #OPTIONS
-    message:remove(first - 1, last - first + 1)
-    message:insert(OBJECT .. (" "):rep(room - #OBJECT), first - 1)
+  if behind then
+    message:remove(first - 1, behind - first)
+    message:insert(OBJECT .. (" "):rep(behind - first + #OPTIONS - #OBJECT), first - 1)
   elseif brace then
     message:insert(OPTIONS, brace - 1)
   else -- text behind the object, which the engine rejects
@@ -141,9 +144,11 @@ end
 -- Take the usage of the events of a text, and return them without those that have nothing else. Several prompts in one
 -- request have a usage each.
 function Usage:take(text)
-  local kept, rest = {}, 1
-  for event, behind in text:gmatch("(.-\n\r?\n)()") do
-    local usage = final_usage(event)
+  local kept, begin, head = {}, 1, self.head
+  while begin <= #text do
+    local _, last = text:find("\n\r?\n", begin)
+    local event = text:sub(begin, last or #text) -- the last one may have no separator
+    local usage = final_usage((head or "") .. event)
     if usage then
       local sum = self.usage or { prompt = 0, cached = 0, completion = 0 }
       for name, value in pairs(usage) do
@@ -151,12 +156,12 @@ function Usage:take(text)
       end
       self.usage = sum
     end
-    if not (usage and event:find('"choices"%s*:%s*%[%s*%]')) then
+    if head or not (usage and event:find('"choices"%s*:%s*%[%s*%]')) then
       kept[#kept + 1] = event
     end
-    rest = behind
+    begin, head = begin + #event, nil
   end
-  return table.concat(kept) .. text:sub(rest)
+  return table.concat(kept)
 end
 
 function Usage:keep(text)
@@ -167,6 +172,26 @@ function Usage:keep(text)
       self:end_copy()
     end
   end
+end
+
+-- Replace all data of a message.
+local function replace(message, data, text)
+  message:remove(0, #data)
+  message:insert(text, 0)
+end
+
+-- Leave an event without its end in HAProxy's buffer until more arrives. Of a long one only the last bytes are left.
+function Usage:wait(message, data)
+  if #data >= LONGEST_EVENT then
+    self.head = self.head or data:sub(1, TAIL)
+    local text = data:sub(1, -TAIL - 1)
+    self:keep(text)
+    return #text
+  elseif message:output() == 0 then
+    -- At the beginning of the buffer. HAProxy 2.6 reads no more while the only data are at its very end.
+    replace(message, data, data)
+  end
+  return 0
 end
 
 function Usage:answer(message)
@@ -185,30 +210,42 @@ function Usage:answer(message)
     return
   end
   -- Only whole events, so that each is seen once and whole. A stream may end within one.
-  local whole = message:eom() and #data + 1 or data:match("^.*\n\r?\n()")
-  if not whole and #data < LONGEST_EVENT then
+  local ended = self.endless or message:eom()
+  local last = ended and #data or (data:match("^.*\n\r?\n()") or 1) - 1
+  if last == 0 then
+    return self:wait(message, data)
+  end
+  local text = data:sub(1, last)
+  local usage = text:find('"usage"%s*:%s*{')
+  if usage and self.asked and not self.endless and message:output() > 0 then
+    -- Until the data in front are sent, because HAProxy 2.6 removes wrong bytes if these are in several blocks.
     return 0
   end
-  local text = whole and data:sub(1, whole - 1) or data
   self:keep(text)
-  self.events = self.events + count_events(text)
-  if whole and not self.passing and text:find('"usage"', 1, true) then
+  self.events = self.events + count_events((self.head or "") .. text)
+  if usage then
     local kept = self:take(text)
     if self.asked and #kept < #text then
-      message:remove(0, #text)
-      message:insert(kept, 0)
-      return #kept
+      if ended and kept == "" and self.sized then
+        kept = "\n" -- HAProxy would not send the end of such an answer without data. Clients ignore an empty line.
+      end
+      replace(message, data, kept .. data:sub(last + 1))
+      last = #kept
     end
   end
-  -- Until its end the rest of a long event is not the beginning of one.
-  self.passing = not whole
-  return #text
+  self.head = nil
+  if not ended then -- else HAProxy has the end behind the data
+    return last
+  end
 end
 
 function Usage:http_headers(txn, message)
   self.txn = txn
   if message.channel:is_resp() then
     self.streamed = txn:get_var("txn.streamed") == "yes"
+    self.sized = txn:get_var("txn.sized")
+    -- HAProxy does not always call the filter again when the connection closes. So nothing is left in the buffer.
+    self.endless = txn:get_var("txn.endless")
     self.id, self.key, self.model = txn:get_var("txn.id"), txn:get_var("txn.key"), txn:get_var("txn.model")
     self.instance, self.status = txn.f:srv_name(), txn.f:status()
     if self.id then

@@ -9,25 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.configuration import render
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import RegisteredHost, Server
-from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+from ansible_collections.trtllm.fleet.tests.unit import gateway_config
+from ansible_collections.trtllm.fleet.tests.unit.gateway_config import ROLE, evaluated
 
-ROLE = ROOT / "roles" / "gateway"
 ATTENTION_DP = {"enable_attention_dp": True, "tensor_parallel_size": 2}
-
-
-def evaluated(expression: str, **given: Any) -> Any:
-    """Return what a template gives with the role's variables."""
-    loader = DataLoader()
-    variables: dict[str, Any] = {"ansible_facts": {"default_ipv4": {"address": "192.0.2.1", "interface": "eth0"}}}
-    for path in (ROLE / "defaults/main.yml", *sorted((ROLE / "vars/main").glob("*.yml"))):
-        variables |= loader.load_from_file(str(path), trusted_as_template=True)
-    given = {"inventory_hostname": "gateway1", "role_path": str(ROLE), "ansible_search_path": [str(ROLE)], **given}
-    return Templar(loader=loader, variables={**variables, **given}).template(trust_as_template(expression))
 
 
 def servers(recipe: dict[str, Any], **given: Any) -> list[dict[str, Any]]:
@@ -157,6 +145,7 @@ def test_settings_of_the_accountant() -> None:
         "bob": {"tokens_per_minute": 800, "tokens_per_day": 8000},
     }
     assert (settings["gateway"], settings["keep_days"]) == ("gateway1", 90)
+    assert f"  user {settings['user']}\n" in (ROLE / "templates/head.cfg.j2").read_text()
     assert evaluated("{{ __gateway_usage_settings }}", gateway_api_keys=[key("carol")])["limits"] == {}
 
 
@@ -180,36 +169,20 @@ def test_settings_of_the_accountant() -> None:
 )
 def test_configuration(tmp_path: Path, given: dict[str, Any], models: list[str]) -> None:
     """HAProxy accepts it, if it is installed."""
-    paths = {"__gateway_root": str(tmp_path), "__gateway_certificate": str(tmp_path / "crt")}
-    given = {**given, **paths, "__gateway_state": str(tmp_path / "servers.state"), "gateway_metrics_password": ""}
-    head = evaluated((ROLE / "templates/head.cfg.j2").read_text(), **given)
+    head = gateway_config.head(tmp_path, gateway_metrics_password="", **given)
     # More names than HAProxy takes words in a line.
     aliases = {f"alias-{number}": BIG for number in range(70)}
     hosts = {
         "gpu1": RegisteredHost({f"s{n}": Server("192.0.2.1", 8000 + n, model, 9) for n, model in enumerate(models)})
     }
     text, _fingerprint = render(head, hosts, aliases)
-    assert not [line for line in text.splitlines() if "@" in line.replace("unix@/run", "")]
+    assert not [line for line in text.splitlines() if "@" in line.replace("unix@/", "")]
     assert [line for line in text.splitlines() if line.startswith("backend model:")] == [
         f"backend model:{model.replace('/', ':')}" for model in models
     ]
-    for name, content in evaluated("{{ __gateway_maps }}", **given).items():
-        (tmp_path / f"{name}.map").write_text(content)
     if program := shutil.which("haproxy"):
-        make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-        command = [*make, "-subj", "/CN=a", "-keyout", "/dev/stdout", "-out", "/dev/stdout"]
-        certificate = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        (tmp_path / "crt").write_bytes(certificate.stdout)
-        for name in ("progress.lua", "usage.lua"):
-            shutil.copy(ROLE / "files" / name, tmp_path)
-        # Users and directories of an installed gateway.
-        for line in ("  user haproxy\n", "  group haproxy\n"):
-            text = text.replace(line, "")
-        text = text.replace("/run/trtllm-gateway/", f"{tmp_path}/").replace(" user haproxy mode", " mode")
-        (tmp_path / "haproxy.cfg").write_text(text)
-        checked = subprocess.run(
-            [program, "-c", "-f", str(tmp_path / "haproxy.cfg")], text=True, capture_output=True, check=False
-        )
+        config = gateway_config.install(tmp_path, text, **given)
+        checked = subprocess.run([program, "-c", "-f", str(config)], text=True, capture_output=True, check=False)
         problems = [line for line in checked.stderr.splitlines() if "ALERT" in line or "WARNING" in line]
         assert [line for line in problems if "global server state file" not in line] == []
         assert checked.returncode == 0

@@ -367,7 +367,7 @@ def test_streams_of_a_killed_haproxy_are_accounted_for(site: Site, worker: subpr
     other = site.open_answers(f"{worker.pid}-2")
     time.sleep(1.5)
     site.open_answers(f"{worker.pid}-1", answer("a", 8), answer("b", 8))
-    time.sleep(1.5)
+    time.sleep(6.5)
     assert site.ids() == []
     worker.kill()
     worker.wait()
