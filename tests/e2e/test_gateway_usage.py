@@ -1,7 +1,7 @@
 """The usage of API keys at two gateways, compared request by request with what the engines counted themselves.
 
 Two hosts serve different models. Clients stream, disconnect, and use both gateways, of which one is killed and the
-other is reloaded; the accountants are killed, too. ``USAGE_REQUESTS`` is their number.
+other is reloaded; the usage services are killed, too. ``USAGE_REQUESTS`` is their number.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ async def load(number: int, sent: Sent) -> None:
 
 
 async def disturb(done: asyncio.Event) -> None:
-    """Reload one gateway, kill the other and both accountants, again and again."""
+    """Reload one gateway, kill the other and both usage services, again and again."""
     first, second = FLEET.gateway_names
     while not done.is_set():
         for host, command in (

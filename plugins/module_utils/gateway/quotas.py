@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Token quotas of API keys: what a gateway's accountant tells its HAProxy, and what gateways tell each other.
+"""Token quotas of API keys: what a gateway's usage service tells its HAProxy, and what gateways tell each other.
 
 Each gateway writes the tokens that it counted to a stick table, which HAProxy copies to its peers, and adds those of
 the others.

@@ -125,7 +125,7 @@ def test_token_limits_of_a_key() -> None:
     maps = evaluated("{{ __gateway_maps }}", gateway_api_keys=keys)
     entries = {name: text.splitlines()[1:] for name, text in maps.items() if name.startswith("tokens_")}
     assert entries == {
-        # Until the accountant sets them, all tokens are left.
+        # Until the usage service sets them, all tokens are left.
         "tokens_per_minute": ["alice 900", "bob 800"],
         "tokens_per_minute_left": ["alice 900", "bob 800"],
         "tokens_per_minute_until": ["alice 0", "bob 0"],
@@ -137,7 +137,7 @@ def test_token_limits_of_a_key() -> None:
     }
 
 
-def test_settings_of_the_accountant() -> None:
+def test_settings_of_the_usage_service() -> None:
     keys = [key("alice", tokens_per_minute=900), key("bob", tokens_per_minute=800, tokens_per_day=8000), key("carol")]
     settings = evaluated("{{ __gateway_usage_settings }}", gateway_api_keys=keys)
     assert settings["limits"] == {
