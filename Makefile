@@ -55,7 +55,7 @@ promtool: ## Unpack promtool and amtool for the tests of role monitoring
 
 .PHONY: unit
 unit: $(venv) browser promtool ## Run unit tests, and check that generated documents are current
-	pytest
+	pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .PHONY: host-unit
 host-unit: $(venv) ## Run unit tests of host code with ansible-test, on the oldest installed Python that hosts may have

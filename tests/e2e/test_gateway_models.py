@@ -216,7 +216,7 @@ def test_the_openai_client_sees_errors_as_from_openai(gateway: str) -> None:
     assert failed.value.code == "model_not_found"
     chunks = list(client.chat.completions.create(model="fast", messages=messages, max_tokens=4, stream=True))
     assert chunks[-1].choices
-    assert client.models.retrieve("gpt-oss-20b").id == SMALL
+    assert client.models.retrieve("gpt-oss-20b").id == "gpt-oss-20b"
 
 
 NESTED: Any = {"a": 1}
