@@ -9,8 +9,11 @@ import http.client
 import json
 import random
 import sys
+import threading
 import time
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import SimpleQueue
 from typing import Any
 
 HARMONY = "<|channel|>analysis<|message|>"
@@ -43,6 +46,26 @@ def spoil(chunk: dict[str, Any], defect: str, number: int) -> dict[str, Any] | N
     return chunk
 
 
+def slowed(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines as if each had taken 30 percent longer, however fast they are taken."""
+    began = time.monotonic()
+    arrived: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
+
+    def read() -> None:
+        for line in lines:
+            arrived.put((time.monotonic() - began, line))
+        arrived.put((0.0, b""))
+
+    threading.Thread(target=read, daemon=True).start()
+    while (found := arrived.get())[1]:
+        time.sleep(max(0.0, began + found[0] * 1.3 - time.monotonic()))
+        yield found[1]
+
+
+class Server(ThreadingHTTPServer):
+    request_queue_size = 128
+
+
 class Proxy(BaseHTTPRequestHandler):
     """Forward each request to the engine."""
 
@@ -61,17 +84,14 @@ class Proxy(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        began, number = time.monotonic(), 0
+        number = 0
         if "text/event-stream" not in kind:
             content = json.loads(answer.read())
             self.write(json.dumps(spoil(content, defect, 0) if defect else content).encode())
         else:
-            for line in answer:
+            for line in slowed(answer) if defect == "slow" else answer:
                 if line.startswith(b"data: {") and defect:
                     number += 1
-                    if defect == "slow":
-                        time.sleep((time.monotonic() - began) * 0.3)
-                        began = time.monotonic()
                     spoiled = spoil(json.loads(line[6:]), defect, number)
                     line = b"data: " + json.dumps(spoiled).encode() + b"\n" if spoiled else b": left out\n"
                 self.write(line)
@@ -86,4 +106,4 @@ class Proxy(BaseHTTPRequestHandler):
 
 if __name__ == "__main__":
     PORT, ENGINE, DEFECT, SHARE = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
-    ThreadingHTTPServer(("0.0.0.0", PORT), Proxy).serve_forever()
+    Server(("0.0.0.0", PORT), Proxy).serve_forever()

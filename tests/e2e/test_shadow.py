@@ -56,7 +56,7 @@ def fleet() -> Iterator[Fleet]:
     with FLEET.serving(**SLOW) as fleet:
         run = fleet.play("drain", "--limit", fleet.gpu_names[2])
         assert run.status == 0, run.output
-        docker("cp", str(PROGRAM), f"{fleet.gpu_names[2]}:/run/defective_canary.py")
+        docker("cp", str(PROGRAM), f"{fleet.gpu_names[2]}:/opt/defective_canary.py")
         yield fleet
 
 
@@ -69,8 +69,8 @@ def load(fleet: Fleet) -> Iterator[Load]:
 
 def canary(fleet: Fleet, defect: str, share: float) -> None:
     host = fleet.gpu_names[2]
-    fleet.shell(host, "pkill -f defective_canary.py || true")
-    command = f"python3 /run/defective_canary.py {PORT} 8000 {defect} {share}"
+    fleet.shell(host, "pkill -f [d]efective_canary || true")
+    command = f"python3 /opt/defective_canary.py {PORT} 8000 {defect} {share}"
     docker("exec", "--detach", host, "sh", "-c", command)
     assert wait_for(lambda: fleet.shell(host, f"ss -Htln sport = {PORT}") != "", 10)
 

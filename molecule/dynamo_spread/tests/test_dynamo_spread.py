@@ -1,6 +1,10 @@
 """Three hosts with a component each, and one API."""
 
+import json
+
 import pytest
+
+from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import KEY
 
 PARTS = {
     "spread-1": ["etcd", "frontend", "nats"],
@@ -75,3 +79,47 @@ def test_completion_uses_a_prefill_and_a_decode_worker(ask):
 def test_responses_request_succeeds(ask):
     body = {"model": MODEL, "input": "Where is New York?", "max_output_tokens": 16, "stream": False}
     assert ask(f"{API}/v1/responses", body)["output"]
+
+
+@pytest.fixture
+def through_gateway(host):
+    """Return the status, the text and the line in the access log of a request through the gateway."""
+    if "frontend" not in PARTS[host.check_output("hostname")]:
+        pytest.skip("no gateway on this host")
+
+    def through_gateway(*options, **more):
+        body = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16, **more}
+        url = "https://127.0.0.1/v1/chat/completions"
+        ask = f"curl --silent --insecure --include --http1.1 --max-time 60 {url} --json '{json.dumps(body)}'"
+        head, _separator, text = host.check_output(" ".join([ask, *options])).partition("\r\n\r\n")
+        status, *fields = head.splitlines()
+        request = next(field.split()[1] for field in fields if field.lower().startswith("x-request-id"))
+        log = host.check_output(f"journalctl --sync; journalctl -t trtllm-gateway -o cat | grep -F {request}")
+        return status.split()[1], text, json.loads(log)
+
+    return through_gateway
+
+
+KEY_HEADER = f"--header 'Authorization: Bearer {KEY}'"
+
+
+def test_gateway_requires_a_key(through_gateway):
+    status, text, _log = through_gateway()
+    assert status == "401"
+    assert json.loads(text)["error"]["type"] == "invalid_request_error"
+
+
+def test_gateway_counts_the_tokens_of_an_answer(through_gateway):
+    status, text, log = through_gateway(KEY_HEADER)
+    assert status == "200", text
+    usage = json.loads(text)["usage"]
+    assert log["instance"] == "spread-1.frontend"
+    assert log["usage"].split()[:3] == [str(usage["prompt_tokens"]), "0", "16"]
+
+
+def test_gateway_counts_the_tokens_of_a_stream(through_gateway):
+    status, text, log = through_gateway(KEY_HEADER, stream=True)
+    assert status == "200", text
+    assert text.count("data: ") > 2
+    assert '"usage":{' not in text
+    assert log["usage"].split()[2] == "16"
