@@ -7,10 +7,11 @@ import openai
 from every_model import KEY, PROMPT, URL, repeat
 
 versions: set[str] = set()
+# It repeats a request on a connection that HAProxy closes while it reloads, as it does by default. The HTTP client leaves
+# that to it.
 CLIENT = openai.OpenAI(
     base_url=URL,
     api_key=KEY,
-    max_retries=0,
     http_client=httpx2.Client(
         verify=False, http2=True, event_hooks={"response": [lambda answer: versions.add(answer.http_version)]}
     ),

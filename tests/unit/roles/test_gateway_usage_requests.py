@@ -88,6 +88,28 @@ def test_the_instance_gets_the_option_of_a_stream(gateway: Gateway, body: bytes,
     assert found.line["usage"].startswith("100 64 50 ")
 
 
+@pytest.mark.parametrize("pretty", [None, 2])
+def test_a_slash_may_be_escaped(gateway: Gateway, pretty: int | None) -> None:
+    """PHP's json_encode does that, everywhere in a request."""
+    content = json.loads(request_body(prompt="either/or " * 1000))
+    model = content.pop("model")
+    body = json.dumps({**content, "model": model}, indent=pretty).replace("/", "\\/").encode()
+    found = gateway.exchange(unary(b"{}"), body)
+    assert found.request.body == body
+    assert found.line["model"] == MODEL
+
+
+@pytest.mark.parametrize("filler", ["\\/", '"model":"\\/",', '"model":"a'])
+def test_escaped_slashes_occupy_no_thread(gateway: Gateway, filler: str) -> None:
+    body = b'{"x":"\\/' + filler.encode() * (3_000_000 // len(filler)) + b'"}'
+    with gateway.connect() as connection:
+        connection.sendall(gateway.request("slashes", body))
+        answer = read_message(connection)
+    assert " 400 " in answer.head
+    line = wait_for(lambda: next((one for one in gateway.lines if one["id"] == answer.header("x-request-id")), None))
+    assert line["total_ms"] < 1000, line
+
+
 @pytest.mark.parametrize("parts", [0, 5], ids=["length", "chunks"])
 @pytest.mark.parametrize("size", [17_000, 1_000_000, 4 * 2**20])
 def test_a_large_request(gateway: Gateway, size: int, parts: int) -> None:
