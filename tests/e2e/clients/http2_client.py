@@ -7,8 +7,8 @@ import openai
 from every_model import KEY, PROMPT, URL, repeat
 
 versions: set[str] = set()
-# It repeats a request on a connection that HAProxy closes while it reloads, as it does by default. The HTTP client leaves
-# that to it.
+# As by default, it repeats a request on a connection that HAProxy closes while it reloads. The HTTP client leaves that
+# to it.
 CLIENT = openai.OpenAI(
     base_url=URL,
     api_key=KEY,
