@@ -88,7 +88,7 @@ def through_gateway(host):
         pytest.skip("no gateway on this host")
 
     def through_gateway(*options, **more):
-        body = {"model": "gpt-oss-120b", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16, **more}
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16, **more}
         url = "https://127.0.0.1/v1/chat/completions"
         ask = f"curl --silent --insecure --include --http1.1 --max-time 60 {url} --json '{json.dumps(body)}'"
         head, _separator, text = host.check_output(" ".join([ask, *options])).partition("\r\n\r\n")
