@@ -36,8 +36,8 @@ OWN_DIRECTORIES = ("etc/trtllm-fleet", "usr/local/lib/trtllm-fleet", "var/lib/tr
 UNITS = "etc/systemd/system"
 OWN_UNITS = "trtllm-*"
 # Written while the host serves: the record itself, the result of a burn-in, marks of verified weights, apt's package
-# lists of a bundle, the lock of rollouts, the program that ends a trial of a release, and the hosts of a gateway, which
-# rollouts and drains change.
+# lists of a bundle, the lock of rollouts, the program that ends a trial of a release, the hosts of a gateway, which
+# rollouts and drains change, and the tokens that it counts.
 VOLATILE = (
     "etc/trtllm-fleet/gateway/.lock",
     "etc/trtllm-fleet/gateway/haproxy.cfg",
@@ -49,6 +49,7 @@ VOLATILE = (
     "var/lib/trtllm-fleet/apt",
     "var/lib/trtllm-fleet/rollout.json",
     "var/lib/trtllm-fleet/.rollout.json.lock",
+    "var/lib/trtllm-fleet/usage",
     "usr/local/lib/trtllm-fleet/restore_verified.pyz",
 )
 # Starts of the names of packages that make up driver, Docker and toolkit.

@@ -243,6 +243,7 @@ def test_registered_hosts_are_no_difference(gateway: Host) -> None:
         edit("etc/trtllm-fleet/__pycache__/x.pyc"),
         edit("opt/trtllm-fleet/hf/bin/__pycache__/hf.pyc"),
         edit("var/lib/trtllm-fleet/verified/abc.json"),
+        edit("var/lib/trtllm-fleet/usage/state.json"),
         edit("etc/other"),
         unit(UNIT, DropInPaths="/usr/lib/systemd/system/service.d/10-timeout.conf"),
     ],
