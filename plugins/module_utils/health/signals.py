@@ -206,7 +206,9 @@ def serving_signals(status: Status) -> Iterator[Signal]:
         unit = units.get(instance["unit"], {})
         state = f"{instance['unit']} is {unit.get('active', 'missing')} ({unit.get('sub', '')})"
         seconds = seconds_between(unit.get("since"), now)
-        model = instance.get("served_model") or (release or {}).get("served_model")
+        # While a rollout tries another release, which may have another model, this is not known.
+        trial = release is not None and unit.get("release", release["name"]) != release["name"]
+        model = "" if trial else instance.get("served_model") or (release or {}).get("served_model")
         yield {
             "signal": "instance",
             "name": instance["name"],
