@@ -173,15 +173,21 @@ def raw(request: bytes, path: str = CHAT) -> bytes:
     return f"{path} 200 0 4 9 {len(request)} {len(answer)}\n".encode() + request + answer
 
 
+def connect(connection: socket.socket, path: Path) -> None:
+    """Connect to a socket that is being made: it has a path before it listens."""
+    end = time.monotonic() + 5
+    while connection.connect_ex(str(path)):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def run(path: Path, address: tuple[str, int], copies: list[bytes], timeout: float = 2.0) -> shadow_run.Collected:
     one = Shadow(path, [address], 2, timeout)
     thread = threading.Thread(target=one.run, args=(2.0,))
     thread.start()
-    while not path.exists():
-        time.sleep(0.01)
     for content in copies:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(path))
+            connect(connection, path)
             connection.sendall(content)
     thread.join()
     return one.finish()
