@@ -152,6 +152,7 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
         "answer": one.get("answer"),
         "healed": one.get("healed"),
         "models": one.get("models", []),
+        "served_model": model,
         "serves": serves,
         "rotation": registrations,
         "in_rotation": everywhere if behind else serves,
@@ -174,9 +175,7 @@ def _reasons(name: str, answer: Tree, instances: Sequence[Tree], gateways: Mappi
             what = f"of release {unit['release']}" if unit["release"] else "no longer a link into a release"
             yield f"{unit['name']} is {what}, and the verified release is {release['name']}."
     for one in instances:
-        yield from _instance_reasons(
-            one, answer["time"], one.get("served_model") or (release or {}).get("served_model")
-        )
+        yield from _instance_reasons(one, answer["time"])
     if release:
         yield from _rotation_reasons(name, instances, gateways)
     yield from _gpu_reasons(answer)
@@ -195,10 +194,10 @@ def _health_reasons(health: Tree | None) -> Iterator[str]:
         yield f"{name} is unfit to serve: {reason}. Run doctor.yml."
 
 
-def _instance_reasons(one: Tree, now: str, model: str | None) -> Iterator[str]:
+def _instance_reasons(one: Tree, now: str) -> Iterator[str]:
     seconds = seconds_between(one["since"], now)
     since = "" if seconds is None else f" for {age(seconds)}"
-    name = one["name"]
+    name, model = one["name"], one["served_model"]
     if one["start_limit_reached"]:
         yield f"{name} has been down{since}: its unit reached the start limit."
     elif one["active"] not in RUNS:

@@ -241,6 +241,14 @@ def test_verdicts_and_their_reasons(answer: Any, verdict: str, reason: str) -> N
     assert (host["verdict"], host["reasons"]) == (verdict, [reason] if reason else [])
 
 
+def test_each_instance_of_a_host_with_two_models_has_its_own() -> None:
+    answer = look()
+    answer["instances"][1] |= {"served_model": "gpt-oss-20b", "models": ["gpt-oss-20b"]}
+    assert only(answer)["reasons"] == []
+    answer["instances"][1]["models"] = ["gpt-oss-120b"]
+    assert only(answer)["reasons"] == ["serve-1 serves gpt-oss-120b and not gpt-oss-20b."]
+
+
 def test_drift_degrades() -> None:
     drift = [{"about": "docker.service", "sentence": "unit docker.service is disabled; recorded: enabled"}]
     host = only(look(drift=drift))
