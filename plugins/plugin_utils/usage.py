@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.usage import Sums
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status_text import aligned
 
 Tree = Mapping[str, Any]
 
@@ -67,14 +68,7 @@ def _table(usage: Sequence[Tree]) -> list[str]:
     if len(usage) > 1:
         total = {field: sum(one[field] for one in usage) for field in COUNTS}
         rows.append(_row("total", "", total))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if number < NAMES else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return aligned(rows, NAMES)
 
 
 def _row(key: str, model: str, one: Tree) -> tuple[str, ...]:

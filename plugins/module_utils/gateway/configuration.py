@@ -18,6 +18,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import 
     Server,
     backend_name,
     served_models,
+    servers_by_name,
 )
 
 # Placeholders in the head.
@@ -50,7 +51,7 @@ def model_names(model: str, models: Collection[str], aliases: Mapping[str, str])
 
 def weights(hosts: RegisteredHosts) -> dict[str, int]:
     """Return the weight of each server by BACKEND/SERVER. 0: checked, but no new request."""
-    servers = {f"{host}.{name}": server for host, value in hosts.items() for name, server in value.servers.items()}
+    servers = servers_by_name(hosts)
     return {
         f"{backend_name(model)}/{name}": _weight(servers[name])
         for model, names in served_models(hosts).items()
@@ -69,7 +70,7 @@ def render(head: str, hosts: RegisteredHosts, aliases: Mapping[str, str]) -> tup
     ``aliases``: names of the operator, each with the model's name on the hub.
     """
     models = served_models(hosts)
-    servers = {f"{host}.{name}": server for host, value in hosts.items() for name, server in value.servers.items()}
+    servers = servers_by_name(hosts)
 
     def for_model(model: str, lines: str) -> str:
         names = model_names(model, models, aliases)

@@ -187,6 +187,11 @@ def combination_problems(hosts: RegisteredHosts) -> Iterator[str]:
             yield f"{backend} is the backend of two models, whose names differ only in / and :. Rename one"
 
 
+def servers_by_name(hosts: RegisteredHosts) -> dict[str, Server]:
+    """Return all instances by their names in HAProxy."""
+    return {f"{host}.{name}": server for host, value in hosts.items() for name, server in value.servers.items()}
+
+
 def served_models(hosts: RegisteredHosts) -> dict[str, list[str]]:
     """Return the names in HAProxy of the instances of each model, by its name on the hub, sorted."""
     models = {server.model for host in hosts.values() for server in host.servers.values()}

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.usage import MINUTE, Meter
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.usage import DAY, MINUTE, Meter
 
 TABLE = "token_counts"
 # Settings of a key.
@@ -23,7 +23,6 @@ PER_DAY = "tokens_per_day"
 # Entries of the stick table.
 ENTRY = re.compile(r"key=(\S+) .*\bgpc0=(\d+) .*?gpc1=(\d+)")
 LARGEST = 2**32 - 1
-DAY = 86400
 
 
 @dataclass(frozen=True)

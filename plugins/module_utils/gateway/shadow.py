@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.completion_checks import RAW_HARMONY
 from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import EndpointError, parse_object
@@ -159,12 +159,19 @@ def density(text: str) -> float | None:
     return len(zlib.compress(content)) / len(content) if len(content) >= REPEATED_BYTES else None
 
 
-def is_garbage(values: tuple[float | None, float | None], serving: Sequence[tuple[float | None, float | None]]) -> bool:
-    """Return True if likelihood or density of a text is far below those of the texts in service."""
-    for value, others, margin in (
-        (values[0], [one[0] for one in serving if one[0] is not None], lambda low: low - MARGIN_BITS),
-        (values[1], [one[1] for one in serving if one[1] is not None], lambda low: low / MARGIN_REPEATED),
-    ):
-        if value is not None and len(others) >= LEARNED and value < margin(min(others)):
-            return True
-    return False
+Likeness = tuple[Optional[float], Optional[float]]  # likelihood and density
+
+
+def garbage_limits(serving: Sequence[Likeness]) -> Likeness:
+    """Return likelihood and density below which a text is far from those in service; None without enough of these."""
+    likelihoods = [one[0] for one in serving if one[0] is not None]
+    densities = [one[1] for one in serving if one[1] is not None]
+    return (
+        min(likelihoods) - MARGIN_BITS if len(likelihoods) >= LEARNED else None,
+        min(densities) / MARGIN_REPEATED if len(densities) >= LEARNED else None,
+    )
+
+
+def is_garbage(values: Likeness, limits: Likeness) -> bool:
+    """Return True if likelihood or density of a text is below its limit."""
+    return any(value is not None and limit is not None and value < limit for value, limit in zip(values, limits))

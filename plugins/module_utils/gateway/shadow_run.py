@@ -30,6 +30,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.shadow import
     Texts,
     density,
     facts,
+    garbage_limits,
     is_garbage,
 )
 
@@ -152,12 +153,10 @@ class Shadow:
 
     def finish(self) -> Collected:
         """Wait for the answers to copies that were sent, and return all. Copies that still wait are dropped."""
-        while True:
-            with suppress(queue.Empty):
+        with suppress(queue.Empty):
+            while True:
                 self._copies.get_nowait()
                 self.collected.dropped += 1
-                continue
-            break
         self._over.set()
         end = time.monotonic() + self._timeout + POLL
         for worker in self._workers:
@@ -205,13 +204,13 @@ def result(collected: Collected, served_model: str) -> list[dict[str, Any]]:
     texts = Texts()
     for _canary, serving in collected.pairs:
         texts.learn(serving.text)
-    learned = [(texts.likelihood(serving.text), density(serving.text)) for _canary, serving in collected.pairs]
+    limits = garbage_limits([(texts.likelihood(one.text), density(one.text)) for _canary, one in collected.pairs])
     found = []
     for canary, serving in collected.pairs:
         defects = list(canary.defects)
         if canary.model and canary.model != served_model:
             defects.append("model")
-        if is_garbage((texts.likelihood(canary.text), density(canary.text)), learned):
+        if is_garbage((texts.likelihood(canary.text), density(canary.text)), limits):
             defects.append("garbage")
         found.append({"canary": _numbers(canary, defects), "serving": _numbers(serving, serving.defects)})
     return found

@@ -13,12 +13,13 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.access_log import FAULTS, NO_KEY
 
 MINUTE = 60.0
+DAY = 86400  # seconds
 CLOCK = 1.0  # seconds by which a log may be ahead
 # Of an answer whose usage the engine did not say, until exact ones are known: tokens for each byte of English text, and
 # for each event of a stream.
@@ -39,8 +40,23 @@ INTERRUPTED = ("C", "S", "s", "D", KILLED[:1])
 NOT_SENT = ("Q", "C")
 
 
+class Entry:
+    """What a line of a file of records has, whatever it is."""
+
+    ended: float  # seconds since 1970
+
+    @property
+    def day(self) -> str:
+        """Day of the end in UTC, as 2026-11-27."""
+        return day_of(self.ended)
+
+    def line(self) -> str:
+        """Return the line of the file."""
+        return json.dumps(vars(self), separators=(",", ":")) + "\n"
+
+
 @dataclass(frozen=True)
-class Record:
+class Record(Entry):
     """A request that an instance got. Times in milliseconds; ``ended``: seconds since 1970.
 
     ``end``: HAProxy's termination state, or KILLED. ``estimated``: the engine did not say the tokens, because the
@@ -67,31 +83,13 @@ class Record:
         """Tokens that a quota counts."""
         return self.prompt_tokens + self.completion_tokens
 
-    @property
-    def day(self) -> str:
-        """Day of the end in UTC, as 2026-11-27."""
-        return day_of(self.ended)
-
-    def line(self) -> str:
-        """Return the line of the file."""
-        return json.dumps(asdict(self), separators=(",", ":")) + "\n"
-
 
 @dataclass(frozen=True)
-class Loss:
+class Loss(Entry):
     """Lines of the access log that HAProxy dropped until a time, in seconds since 1970."""
 
     ended: float
     lost_lines: int
-
-    @property
-    def day(self) -> str:
-        """Day of the time in UTC."""
-        return day_of(self.ended)
-
-    def line(self) -> str:
-        """Return the line of the file."""
-        return json.dumps(asdict(self), separators=(",", ":")) + "\n"
 
 
 def day_of(moment: float) -> str:

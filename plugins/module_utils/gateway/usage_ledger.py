@@ -27,6 +27,7 @@ from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file, write_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.usage import (
+    DAY,
     KILLED,
     Estimates,
     Loss,
@@ -40,7 +41,6 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.usage import 
 
 STATE = "state.json"
 DAYS = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9].jsonl*"
-DAY = 86400
 # Days after which a file is compressed: no request of its day ends any more.
 PLAIN_DAYS = 2
 # Bytes of records, and requests, that are known by their id: those that may be in the journal or in a file of HAProxy
@@ -70,6 +70,7 @@ class Ledger:
         # When the process of open answers was first seen to have ended.
         self._ended: dict[str, float] = {}
         self._saved = ""
+        self.committed = True
         self.cursor = ""
         self.last = 0.0
         # The process of HAProxy that was seen last, and the lines of the log that it had dropped.
@@ -118,7 +119,8 @@ class Ledger:
         return done
 
     def commit(self) -> None:
-        """Write the records, and then the state. After an error the next call writes both."""
+        """Write the records, then the state. After an error ``committed`` is false, and the next call writes both."""
+        self.committed = False
         for day in sorted({entry.day for entry in self._pending}):
             with self._lock if self._clock() - _start(day) > PLAIN_DAYS * DAY else nullcontext():
                 self._append(day, [entry for entry in self._pending if entry.day == day])
@@ -127,6 +129,7 @@ class Ledger:
         if state != self._saved:
             write_file(self._directory / STATE, state + "\n", FILE_MODE)
             self._saved = state
+        self.committed = True
         self._forget()
 
     def clean(self, now: float) -> None:

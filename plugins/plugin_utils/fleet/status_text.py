@@ -162,9 +162,8 @@ def _combined(values: Sequence[int | None], combine: Callable[[list[int]], int],
 def _table(rows: Sequence[tuple[str, ...]], hosts: Sequence[Tree]) -> Iterator[str]:
     """Yield the rows, each followed by the reasons of its host."""
     by_name = {host["name"]: host for host in hosts}
-    widths = [max(len(row[place]) for row in rows) for place in range(len(COLUMNS))]
-    for row in rows if len(rows) > 1 else []:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    for row, line in zip(rows, aligned(rows), strict=True) if len(rows) > 1 else []:
+        yield f"  {line}"
         host = by_name.get(row[0], {})
         for sentence in host.get("reasons", []):
             yield from wrap(sentence, "    - ", "      ")
@@ -192,11 +191,10 @@ def _gateway_lines(gateways: Sequence[Tree]) -> Iterator[str]:
                 "-" if slow is None else f"{slow:,.0f} ms",
             )
         )
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     by_name = {gateway["name"]: gateway for gateway in gateways}
-    for place, row in enumerate(rows):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        gateway = by_name[row[0]] if place else {}
+    for place, line in enumerate(aligned(rows)):
+        yield line
+        gateway = by_name[rows[place][0]] if place else {}
         if gateway.get("message"):
             yield from wrap(gateway["message"], "  - ", "    ")
         if gateway.get("strangers"):
@@ -222,6 +220,19 @@ def _monitoring_lines(monitoring: Tree) -> Iterator[str]:
         about = f"{severity} {name}".strip() + (" (silenced)" if silenced else "")
         times = f", {len(same)} times" if same[1:] else ""
         yield from wrap(f"{about}{times}, for {age(same[0]['seconds'])}: {same[0]['summary']}", "  - ", "    ")
+
+
+def aligned(rows: Sequence[Sequence[str]], texts: int | None = None) -> list[str]:
+    """Return the rows of a table as lines. Cells behind the first ``texts`` are numbers; by default none is."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    left = len(widths) if texts is None else texts
+    return [
+        "  ".join(
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def wrap(text: str, first: str, rest: str) -> list[str]:

@@ -233,7 +233,8 @@ def main() -> None:
 def account(ledger: Ledger, log: AccessLog, answers: OpenAnswers, now: float) -> None:
     """Account for the lines that were read, and for open answers. Raises OSError."""
     # After an error the lines before come first.
-    ledger.commit()
+    if not ledger.committed:
+        ledger.commit()
     waiting, read = log.lines.qsize(), now
     for _number in range(waiting):
         line = log.lines.get()

@@ -21,6 +21,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.shadow import
     Texts,
     density,
     facts,
+    garbage_limits,
     is_garbage,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.shadow_run import Shadow, result
@@ -105,10 +106,10 @@ def test_garbage_is_found_beside_texts_in_service(words: int) -> None:
     serving = [text(chance, words) for _number in range(60)]
     for one in serving:
         texts.learn(one)
-    learned = [(texts.likelihood(one), density(one)) for one in serving]
+    limits = garbage_limits([(texts.likelihood(one), density(one)) for one in serving])
 
     def garbage(one: str) -> bool:
-        return is_garbage((texts.likelihood(one), density(one)), learned)
+        return is_garbage((texts.likelihood(one), density(one)), limits)
 
     assert not [one for one in (text(chance, words) for _number in range(200)) if garbage(one)]
     assert garbage("".join(chance.choices([chr(number) for number in range(33, 0x500)], k=5 * words)))
