@@ -126,12 +126,16 @@ def present(
 def agreed(host: RegisteredHost, drains: Mapping[str, Drain]) -> RegisteredHost:
     """Return a host whose instances are drained as at the gateway where that changed last.
 
-    ``drains``: the newest of the other gateways, by instance.
+    ``drains``: the newest of the other gateways, by instance. Gateways that drained or returned an instance one after
+    the other agree, so each keeps its own time.
     """
 
     def newest(name: str, server: Server) -> Server:
         own = Drain(server.drained_by, server.drain_changed)
-        return replace(server, **asdict(max(own, drains.get(name, own), key=lambda drain: drain.age)))
+        other = drains.get(name, own)
+        if other.drained_by == own.drained_by or other.age < own.age:
+            return server
+        return replace(server, **asdict(other))
 
     return replace(host, servers={name: newest(name, server) for name, server in host.servers.items()})
 

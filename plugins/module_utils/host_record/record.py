@@ -126,6 +126,8 @@ def reasons(record: Record | None, collection: str, inputs: Mapping[str, str]) -
         return [Difference("record", "the host has no record of a complete run")]
     if not record.complete:
         return [Difference("record", "the last run did not end well")]
+    if not record.collection:
+        return [Difference("record", "another playbook changed the host since")]
     if record.collection != collection:
         return [Difference("record", "another version of the collection wrote the record")]
     now = salted(inputs, record.salt)

@@ -325,6 +325,19 @@ def test_a_gateway_that_missed_the_return_makes_it_with_the_next_change(site: Si
     assert site.run(**GPU1, drains=ready)["changed"] is False
 
 
+@pytest.mark.parametrize("state", ["drained", "ready"])
+def test_gateways_that_did_the_same_at_different_times_agree(site: Site, state: str) -> None:
+    """As a rollout does, one gateway after the other; the next run of site.yml has nothing to change."""
+    site.run(**GPU1)
+    site.run(**DRAIN)
+    if state == "ready":
+        site.run(**READY)
+    later = [{**one, "drain_changed": "2126-01-01T00:00:00.000+00:00"} for one in drained_at(site)]
+    before = site.tree()
+    assert site.run(**GPU1, drains=later)["changed"] is False
+    assert site.tree() == before
+
+
 def test_a_host_that_is_not_known_gets_no_request_anyway(site: Site) -> None:
     done = site.run(**DRAIN)
     assert (done["drained"], "hosts/gpu1.json" in site.tree(), site.haproxy.servers) == ([], False, {})
