@@ -89,6 +89,10 @@ real-gpus: $(venv) ## Test the roles on this machine's GPUs, with an engine that
 load-rollout: $(venv) ## Change image, recipe, model and Docker of six hosts under load, write docs/test-results/rollout-load.md (40 min)
 	ROLLOUT_DOCUMENTS=docs/test-results pytest -vv --capture=no tests/e2e/test_rollout_load.py
 
+.PHONY: shadow
+shadow: $(venv) ## Judge planted defects on copies of live requests, write docs/test-results/shadow.md (26 min)
+	ROLLOUT_DOCUMENTS=docs/test-results pytest -vv --capture=no tests/e2e/test_shadow.py
+
 .PHONY: normal-life
 normal-life: $(venv) ## Look for false alarms during a day of normal life, write docs/test-results/false-alarms.md (HOURS=24; 2 h)
 	NORMAL_LIFE_HOURS=$(or $(HOURS),24) ROLLOUT_DOCUMENTS=docs/test-results pytest -vv --capture=no tests/e2e/test_normal_life.py
