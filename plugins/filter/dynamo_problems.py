@@ -17,9 +17,11 @@ options:
   _input:
     description:
       - C(placement) has the hosts of C(control), C(frontend), C(prefill) and C(decode); C(known) those of the
-        inventory; C(addresses) each host's IP.
+        inventory; C(addresses) each host's IP; C(networks) the network facts of hosts with a frontend.
       - C(workers) has the recipes of C(prefill) and C(decode) by host, as role P(trtllm.fleet.serving_recipe#role)
         makes them.
+      - C(outside) has the C(host), C(name) and C(shared) settings of running components that are not in the run, and
+        C(shared) those settings of this run that are neither the image nor engine options.
       - C(ports) has the ports of the frontend (C(dynamo_port)) and of the control hosts by variable; C(port_ranges) the
         first ports of workers by C(dynamo_prefill_port) and C(dynamo_decode_port); C(request_port_offset) how far
         above a worker's port its port for requests is.

@@ -30,6 +30,13 @@ SHARED = {
     "kv_cache_config.tokens_per_block": "32",
     "cache_transceiver_config.backend": "none",
 }
+WORKER_OPTIONS = "dynamo_prefill_engine_options and dynamo_decode_engine_options"
+# Variables of other settings that are equal on all components.
+SHARED_VARIABLES = {
+    "image": "dynamo_image",
+    "etcd": "dynamo_control_hosts, dynamo_address, dynamo_interface or dynamo_etcd_port",
+    "nats": "dynamo_control_hosts, dynamo_address, dynamo_interface or dynamo_nats_port",
+}
 
 
 class Worker(NamedTuple):
@@ -63,6 +70,33 @@ def shared_options(engine_options: Tree) -> dict[str, str]:
     return found
 
 
+def stream_host(facts: Tree, address: str, way: str) -> str:
+    """Return the DYN_TCP_RESPONSE_STREAM_HOST with which a frontend listens at ``address``; empty for unset.
+
+    ``facts`` are the network facts of the host, and ``way`` is the version's response_stream_host. Raises ValueError if
+    there is no such value.
+    """
+    default = (facts.get("default_ipv4") or {}).get("address", "")
+    loopback = ipaddress.ip_address(address).is_loopback
+    if way == "address":
+        return address
+    if way == "ignored" and not loopback and address != default:
+        raise ValueError(f"listens for workers' answers at {default or 'no address'}, that of the default route, only")
+    if way == "ignored" or address == default:
+        return ""
+    if loopback:
+        return "lo"
+    for interface in facts.get("interfaces", ()):
+        its = facts.get(re.sub(r"\W", "_", interface)) or {}
+        found = [one["address"] for one in ((its.get("ipv4") or {}), *its.get("ipv4_secondaries", ())) if one]
+        if address in found:
+            last = [*found, *(one["address"] for one in its.get("ipv6", ()))][-1]
+            if last == address:
+                return str(interface)
+            raise ValueError(f"listens for workers' answers at the last address of {interface}, {last}")
+    raise ValueError("listens for workers' answers on an interface, and none has this address")
+
+
 def deployment_problems(deployment: Tree) -> list[str]:
     """Return the problems of a deployment, one line each, with the variable to set.
 
@@ -79,9 +113,11 @@ def deployment_problems(deployment: Tree) -> list[str]:
         *_together(deployment["together"]),
         *_numbers(deployment["numbers"]),
         *_unequal(workers, deployment["image"]),
+        *_outside(deployment, workers),
         *_gpus(deployment["workers"]),
         *_ports(deployment, workers),
         *_addresses(deployment),
+        *_streams(deployment),
     ]
 
 
@@ -150,11 +186,10 @@ def _nats_tls(row: Tree) -> bool:
 
 def _unequal(workers: Sequence[Worker], image: str) -> Iterator[str]:
     """Settings that must be equal on all workers, because KV caches are transferred between them."""
-    options = "dynamo_prefill_engine_options and dynamo_decode_engine_options"
     shared = [shared_options(worker.recipe["engine_options"]) for worker in workers]
     settings = {
         "the model": ("serving_recipe_model", [worker.recipe["model"] for worker in workers]),
-        **{name: (options, [its[name] for its in shared]) for name in SHARED},
+        **{name: (WORKER_OPTIONS, [its[name] for its in shared]) for name in SHARED},
     }
     for what, (variable, values) in settings.items():
         if len({*values}) > 1:
@@ -165,6 +200,23 @@ def _unequal(workers: Sequence[Worker], image: str) -> Iterator[str]:
             f"The image of workers is {_holders(workers, images)}; the frontend's is {image}. Set dynamo_image to the "
             "image of both, and leave serving_recipe_image unset."
         )
+
+
+def _outside(deployment: Tree, workers: Sequence[Worker]) -> Iterator[str]:
+    """Settings that differ from those of running components outside of the run. All of them serve one model."""
+    here = {"image": {str(deployment["image"])}, **{name: {str(its)} for name, its in deployment["shared"].items()}}
+    for worker in workers:
+        for name, value in shared_options(worker.recipe["engine_options"]).items():
+            here.setdefault(name, set()).add(value)
+    for component in deployment["outside"]:
+        for name, its in component["shared"].items():
+            values = here.get(name, {str(its)})
+            if str(its) not in values:
+                yield (
+                    f"{SHARED_VARIABLES.get(name, WORKER_OPTIONS)}: {name} is {', '.join(sorted(values))} in this run, "
+                    f"and {its} on {component['host']} ({component['name']}), which is not in it. All components need "
+                    "the same. Set it alike, or run the playbook without --limit."
+                )
 
 
 def _holders(workers: Sequence[Worker], values: Sequence[str]) -> str:
@@ -242,9 +294,36 @@ def _addresses(deployment: Tree) -> Iterator[str]:
         )
 
 
-def _reachable(address: str) -> bool:
+def _streams(deployment: Tree) -> Iterator[str]:
+    """Addresses at which a frontend does not listen for the answers of workers: no model would ever load."""
     try:
-        ip = ipaddress.ip_address(address)
+        name, row = version_row(deployment["image"], deployment["versions"])
+    except ValueError:
+        return  # reported by _version
+    others = [other for other, its in deployment["versions"].items() if its["response_stream_host"] == "address"]
+    for host, facts in deployment["networks"].items():
+        address = deployment["addresses"].get(host, "")
+        if _valid(address):
+            try:
+                stream_host(facts, address, row["response_stream_host"])
+            except ValueError as error:
+                yield (
+                    f"dynamo_address or dynamo_interface gives {host} the address {address}; a frontend of Dynamo "
+                    f"{name} {error}. Set both to the address of the default route, dynamo_interface to an interface "
+                    f"whose last address is IPv4, or dynamo_image to a version that takes an address "
+                    f"({', '.join(others)})."
+                )
+
+
+def _valid(address: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(address))
     except ValueError:
         return False
+
+
+def _reachable(address: str) -> bool:
+    if not _valid(address):
+        return False
+    ip = ipaddress.ip_address(address)
     return not (ip.is_loopback or ip.is_unspecified)

@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleFilterError
 
+from ansible_collections.trtllm.fleet.plugins.filter.dynamo_stream_host import dynamo_stream_host
 from ansible_collections.trtllm.fleet.plugins.filter.dynamo_version import dynamo_version
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import deployment_problems, version_row
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import (
+    deployment_problems,
+    shared_options,
+    version_row,
+)
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe_request import read_request
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_defaults, serving_recipe
 from ansible_collections.trtllm.fleet.tests.unit.roles.test_dynamo_versions import ROWS
@@ -36,6 +41,8 @@ def recipe(worker: str, gpus: list[int], gpus_per_instance: int) -> dict[str, An
 HALVES = {"prefill": recipe("prefill", [0, 1, 2, 3], 4), "decode": recipe("decode", [4, 5, 6, 7], 4)}
 PAIRS = {kind: recipe(kind, [*range(8)], 4) for kind in ("prefill", "decode")}
 COMMON: Deployment = {
+    "shared": {"etcd": ["http://10.0.0.1:2379"], "nats": "nats://10.0.0.1:4222"},
+    "outside": [],
     "image": IMAGE,
     "versions": ROWS,
     "router_mode": "round-robin",
@@ -62,7 +69,24 @@ ONE: Deployment = {
     "known": ["gpu1"],
     "workers": {"gpu1": HALVES},
     "addresses": {"gpu1": "127.0.0.1"},
+    "networks": {"gpu1": {}},
 }
+
+
+def network(address: str, second: str = "", *more: str, v6: str = "") -> dict[str, Any]:
+    """Network facts of a host whose default route has the address, and of a second interface."""
+    facts: dict[str, Any] = {
+        "interfaces": ["lo", "eth0", "eth-1"],
+        "default_ipv4": {"address": address, "interface": "eth0"},
+        "lo": {"ipv4": {"address": "127.0.0.1"}, "ipv6": [{"address": "::1"}]},
+        "eth0": {"ipv4": {"address": address}, "ipv6": [{"address": "fe80::1", "scope": "link"}]},
+        "eth_1": {"ipv6": [{"address": v6, "scope": "link"}] if v6 else []},
+    }
+    if second:
+        facts["eth_1"] |= {"ipv4": {"address": second}, "ipv4_secondaries": [{"address": one} for one in more]}
+    return facts
+
+
 HOSTS = ["ctl1", "ctl2", "ctl3", "gpu1", "gpu2"]
 FIVE: Deployment = {
     **COMMON,
@@ -70,6 +94,7 @@ FIVE: Deployment = {
     "known": [*HOSTS, "gpu3"],
     "workers": {"gpu1": {"prefill": PAIRS["prefill"]}, "gpu2": {"decode": PAIRS["decode"]}},
     "addresses": {host: f"10.0.0.{number}" for number, host in enumerate(HOSTS, 1)},
+    "networks": {"ctl1": network("10.0.0.1"), "ctl2": network("10.0.0.2")},
 }
 
 
@@ -108,6 +133,25 @@ def test_a_good_deployment(deployment: Deployment) -> None:
     assert deployment_problems(deployment) == []
 
 
+def test_address_at_which_a_frontend_listens_for_answers() -> None:
+    """1.0 takes nothing, 1.1 to 1.5 an interface, and 1.6 an address."""
+    second = network("192.0.2.1", "10.0.0.1")
+    for facts, address, hosts in [
+        (network("192.0.2.1"), "192.0.2.1", ("", "", "192.0.2.1")),
+        (second, "10.0.0.1", (None, "eth-1", "10.0.0.1")),
+        (network("192.0.2.1", "10.0.0.9", "10.0.0.1"), "10.0.0.1", (None, "eth-1", "10.0.0.1")),
+        (network("192.0.2.1", "10.0.0.1", "10.0.0.9"), "10.0.0.1", (None, None, "10.0.0.1")),
+        (network("192.0.2.1", "10.0.0.1", v6="fe80::2"), "10.0.0.1", (None, None, "10.0.0.1")),
+        ({}, "127.0.0.1", ("", "lo", "127.0.0.1")),
+    ]:
+        for way, host in zip(("ignored", "interface", "address"), hosts, strict=True):
+            if host is None:
+                with pytest.raises(AnsibleFilterError, match="listens for workers' answers"):
+                    dynamo_stream_host(facts, address, way)
+            else:
+                assert dynamo_stream_host(facts, address, way) == host
+
+
 def change(*path: Any, to: Any) -> Callable[[Deployment], None]:
     """Set one value of a deployment."""
 
@@ -118,6 +162,16 @@ def change(*path: Any, to: Any) -> Callable[[Deployment], None]:
         deployment[last] = to
 
     return change
+
+
+def outside(host: str, name: str, **shared: str) -> Callable[[Deployment], None]:
+    """Add a running component that is not in the run."""
+    equal = {"image": IMAGE, **COMMON["shared"], **shared_options(PAIRS["prefill"]["engine_options"])}
+    return change("outside", to=[{"host": host, "name": name, "shared": equal | shared}])
+
+
+def test_equal_components_outside_of_the_run() -> None:
+    assert deployment_problems(changed(FIVE, outside("gpu9", "decode-0"))) == []
 
 
 def image(tag: str) -> Callable[[Deployment], None]:
@@ -249,6 +303,31 @@ MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(5
             "dynamo_frontend_hosts has ctl1, ctl2 without a worker; .* Dynamo 1.1 ",
             r"dynamo_image .* \(1\.2, 1\.3, 1\.4, 1\.5, 1\.6\)",
         ),
+        (
+            FIVE,
+            outside("ctl1", "frontend", image=IMAGE.replace("1.3.1", "1.3.0")),
+            r"image is .*:1\.3\.1 in this run, and .*:1\.3\.0 on ctl1 \(frontend\)",
+            "^dynamo_image: ",
+        ),
+        (
+            FIVE,
+            outside("gpu9", "decode-0", **{"kv_cache_config.dtype": "auto"}),
+            r"dtype is fp8 in this run, and auto on gpu9 \(decode-0\)",
+            "dynamo_decode_engine_options",
+        ),
+        (
+            FIVE,
+            outside("gpu9", "decode-0", nats="nats://10.0.0.7:4222"),
+            r"nats is nats://10\.0\.0\.1:4222 in this run, and nats://10\.0\.0\.7:4222 on gpu9",
+            "dynamo_nats_port",
+        ),
+        (
+            FIVE,
+            change("networks", "ctl2", to=network("192.0.2.2", "10.0.0.2", v6="fe80::2")),
+            r"ctl2 the address 10\.0\.0\.2; .* 1\.3 listens for .* the last address of eth-1, fe80::2\.",
+            r"dynamo_interface .* dynamo_image .* \(1\.6\)",
+        ),
+        (FIVE, change("networks", "ctl2", to=network("192.0.2.2")), "none has this address", "dynamo_address"),
         (FIVE, change("addresses", "gpu2", to="127.0.1.1"), r"gpu2 \(127\.0\.1\.1\)", "dynamo_interface"),
         (FIVE, change("addresses", "ctl3", to=""), r"ctl3 \(none\)", "dynamo_interface"),
         (ONE, change("numbers", "dynamo_migration_limit", 0, to="-1"), "dynamo_migration_limit is -1", "0 or more"),
