@@ -94,8 +94,31 @@ def test_sockets_are_on_the_hosts_address_or_loopback(dynamo: Dynamo) -> None:
         assert found or name == LATE
 
 
-def test_new_host_changes_no_other(dynamo: Dynamo, before: dict[str, str]) -> None:
+def test_new_host_with_another_version_is_refused(dynamo: Dynamo, before: dict[str, str]) -> None:
     dynamo.places["decode"].append(LATE)
+    run = dynamo.play(only=[LATE], dynamo_image="nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1")
+    assert run.status != 0
+    assert "dynamo_image: image is nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1 in this run, and" in said(run)
+    run = dynamo.play(only=[LATE], serving_recipe_engine_options={"kv_cache_config": {"tokens_per_block": 64}})
+    assert run.status != 0
+    assert "kv_cache_config.tokens_per_block is 64 in this run, and 32 on" in said(run)
+    assert dynamo.shell(LATE, "ls /etc/trtllm-fleet/dynamo 2>/dev/null", check=False) == ""
+    assert restarted(dynamo, before) == set()
+
+
+def test_new_worker_with_a_closed_port_is_refused(dynamo: Dynamo, before: dict[str, str]) -> None:
+    """It registers and is healthy, and requests to it end in a timeout."""
+    closed = "INPUT --protocol tcp --destination-port 9250 --jump DROP"
+    dynamo.shell(LATE, f"iptables --insert {closed}")
+    run = dynamo.play(only=[LATE])
+    dynamo.shell(LATE, f"iptables --delete {closed}")
+    assert run.status != 0
+    assert "decode-0 is stopped; it has no previous release" in said(run)
+    assert restarted(dynamo, before) == set()
+    assert wait_for(lambda: len(dynamo.instances(dynamo.apis()[0])["backend"]) == 1, 60)
+
+
+def test_new_host_changes_no_other(dynamo: Dynamo, before: dict[str, str]) -> None:
     run = dynamo.deploy(only=[LATE])
     assert [host for host, count in changed(run).items() if count] == [LATE]
     assert restarted(dynamo, before) == {f"{LATE} decode-0"}
