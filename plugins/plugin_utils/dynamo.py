@@ -70,6 +70,41 @@ def shared_options(engine_options: Tree) -> dict[str, str]:
     return found
 
 
+def shared_differs(before: Tree, after: Tree) -> bool:
+    """Return whether a component has to change together with all others: its shared settings differ.
+
+    Of the URLs of etcd one that stays is enough: all are of one cluster.
+    """
+
+    def others(shared: Tree) -> Tree:
+        return {name: value for name, value in shared.items() if name != "etcd"}
+
+    etcd = [set(shared.get("etcd", ())) for shared in (before, after)]
+    return others(before) != others(after) or (etcd[0] != etcd[1] and not etcd[0] & etcd[1])
+
+
+def member_problem(before: Sequence[str], after: Sequence[str], lost: str, new: str) -> str:
+    """Return why the members of etcd cannot change, or an empty text if they do not or can.
+
+    ``before`` and ``after`` are NAME=URL, or NAME of a single member; ``new`` replaces ``lost``, both may be empty.
+    """
+
+    def without(members: Sequence[str], name: str) -> list[str]:
+        return sorted(member for member in members if not name or member.partition("=")[0] != name)
+
+    members = f"etcd has the members {', '.join(before)}"
+    if lost and new and without(before, lost) == sorted(before):
+        return f"dynamo_replaced_control_host is {lost}; {members}. Set it to the one that is lost."
+    if sorted(before) == sorted(after) or (new and without(before, lost) == without(after, new)):
+        return ""
+    return (
+        f"dynamo_control_hosts: {members}; they cannot change to {', '.join(after)}. Restore dynamo_control_hosts, "
+        "their addresses, dynamo_etcd_peer_port and dynamo_tls_*. To replace one of three that is lost for good, set "
+        "dynamo_replaced_control_host to its name. Or first remove all components: run the playbook with every host "
+        "in group dynamo alone. The components write all data of etcd again."
+    )
+
+
 def stream_host(facts: Tree, address: str, way: str) -> str:
     """Return the DYN_TCP_RESPONSE_STREAM_HOST with which a frontend listens at ``address``; empty for unset.
 
@@ -109,6 +144,7 @@ def deployment_problems(deployment: Tree) -> list[str]:
     ]
     return [
         *_placement(deployment["placement"], deployment["known"]),
+        *_replaced(deployment),
         *_version(deployment),
         *_together(deployment["together"]),
         *_numbers(deployment["numbers"]),
@@ -135,6 +171,21 @@ def _placement(placement: Mapping[str, Sequence[str]], known: Sequence[str]) -> 
         unknown = sorted({*hosts} - {*known})
         if unknown:
             yield f"{variable} has {few(unknown)}, which the inventory does not have. Correct the name or add the host."
+
+
+def _replaced(deployment: Tree) -> Iterator[str]:
+    """A lost control host that cannot be replaced in this run."""
+    lost, hosts, absent = deployment["replaced"], deployment["placement"]["control"], deployment["absent"]
+    if lost and len(hosts) != 3:
+        yield (
+            f"dynamo_replaced_control_host is {lost}, and dynamo_control_hosts has {len(hosts)}; only one of three can "
+            "be replaced. Unset dynamo_replaced_control_host."
+        )
+    elif lost and absent:
+        yield (
+            f"dynamo_replaced_control_host is {lost}, and {few(absent)} of dynamo_control_hosts not in this run; etcd "
+            "changes its members only while the others run. Start them, and run the playbook without --limit."
+        )
 
 
 def _version(deployment: Tree) -> Iterator[str]:
@@ -211,12 +262,13 @@ def _outside(deployment: Tree, workers: Sequence[Worker]) -> Iterator[str]:
     for component in deployment["outside"]:
         for name, its in component["shared"].items():
             values = here.get(name, {str(its)})
-            if str(its) not in values:
-                yield (
-                    f"{SHARED_VARIABLES.get(name, WORKER_OPTIONS)}: {name} is {', '.join(sorted(values))} in this run, "
-                    f"and {its} on {component['host']} ({component['name']}), which is not in it. All components need "
-                    "the same. Set it alike, or run the playbook without --limit."
-                )
+            if str(its) in values or (name == "etcd" and {*its} & {*deployment["shared"]["etcd"]}):
+                continue
+            yield (
+                f"{SHARED_VARIABLES.get(name, WORKER_OPTIONS)}: {name} is {', '.join(sorted(values))} in this run, "
+                f"and {its} on {component['host']} ({component['name']}), which is not in it. All components need "
+                "the same. Set it alike, or run the playbook without --limit."
+            )
 
 
 def _holders(workers: Sequence[Worker], values: Sequence[str]) -> str:

@@ -14,6 +14,8 @@ from ansible_collections.trtllm.fleet.plugins.filter.dynamo_stream_host import d
 from ansible_collections.trtllm.fleet.plugins.filter.dynamo_version import dynamo_version
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import (
     deployment_problems,
+    member_problem,
+    shared_differs,
     shared_options,
     version_row,
 )
@@ -43,6 +45,8 @@ PAIRS = {kind: recipe(kind, [*range(8)], 4) for kind in ("prefill", "decode")}
 COMMON: Deployment = {
     "shared": {"etcd": ["http://10.0.0.1:2379"], "nats": "nats://10.0.0.1:4222"},
     "outside": [],
+    "replaced": "",
+    "absent": [],
     "image": IMAGE,
     "versions": ROWS,
     "router_mode": "round-robin",
@@ -174,6 +178,42 @@ def test_equal_components_outside_of_the_run() -> None:
     assert deployment_problems(changed(FIVE, outside("gpu9", "decode-0"))) == []
 
 
+def test_members_of_etcd() -> None:
+    three = ["a=u1", "b=u2", "c=u3"]
+    for after, lost, new, problem in [
+        (three, "", "", ""),
+        (["b=u2", "c=u3", "a=u1"], "", "", ""),
+        (["a=u1", "b=u2", "d=u4"], "c", "d", ""),
+        (three, "c", "c", ""),
+        # Once more, when the new member is installed.
+        (three, "d", "", ""),
+        (["a=u1", "b=u2", "d=u4"], "", "", "they cannot change to a=u1, b=u2, d=u4"),
+        (["a=u1", "b=u2", "d=u4"], "c", "", "they cannot change"),
+        (["a=u1", "b=u9", "d=u4"], "c", "d", "they cannot change"),
+        (
+            ["a=u1", "b=u2", "d=u4"],
+            "x",
+            "d",
+            "is x; etcd has the members a=u1, b=u2, c=u3",
+        ),
+        (["a=u1"], "", "", "they cannot change"),
+    ]:
+        found = member_problem(three, after, lost, new)
+        assert (problem in found) if problem else found == ""
+    assert "dynamo_replaced_control_host" in member_problem(three, ["a=u1"], "", "")
+    assert member_problem(["a"], ["b"], "", "")
+
+
+def test_a_new_member_of_etcd_alone_does_not_change_all_components() -> None:
+    running = {"image": IMAGE, "etcd": ["http://a:2379", "http://b:2379"], "nats": "nats://trtllm-dynamo-nats:4222"}
+    assert not shared_differs(running, {**running})
+    assert not shared_differs(running, {**running, "etcd": ["http://a:2379", "http://c:2379"]})
+    assert shared_differs(running, {**running, "etcd": ["https://a:2379", "https://b:2379"]})
+    assert shared_differs(running, {**running, "image": "another"})
+    assert shared_differs({}, running)
+    assert not shared_differs({"nats": "x"}, {"nats": "x"})
+
+
 def image(tag: str) -> Callable[[Deployment], None]:
     """Set another version on all components."""
 
@@ -302,6 +342,18 @@ MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(5
             image("1.1.1"),
             "dynamo_frontend_hosts has ctl1, ctl2 without a worker; .* Dynamo 1.1 ",
             r"dynamo_image .* \(1\.2, 1\.3, 1\.4, 1\.5, 1\.6\)",
+        ),
+        (
+            FIVE,
+            all_of(change("replaced", to="ctl9"), change("absent", to=["ctl2"])),
+            "dynamo_replaced_control_host is ctl9, and ctl2 of dynamo_control_hosts not in this run",
+            "without --limit",
+        ),
+        (
+            ONE,
+            change("replaced", to="ctl9"),
+            "dynamo_replaced_control_host is ctl9, and dynamo_control_hosts has 1; only one of three",
+            "Unset dynamo_replaced_control_host",
         ),
         (
             FIVE,
