@@ -81,6 +81,13 @@ def test_responses_request_succeeds(ask):
     assert ask(f"{API}/v1/responses", body)["output"]
 
 
+def test_every_host_pulled_through_the_mirror(host):
+    if host.check_output("hostname") != "spread-1":
+        pytest.skip("the mirror is on another host")
+    log = host.check_output("journalctl --identifier registry_mirror --output cat --grep tensorrtllm-runtime")
+    assert len({line.split()[0] for line in log.splitlines()}) == 3
+
+
 @pytest.fixture
 def through_gateway(host):
     """Return the status, the text and the line in the access log of a request through the gateway."""
