@@ -69,6 +69,12 @@ options:
             description: The model that it serves, by its name on the hub. Each model has its own instances and queue.
             type: str
             required: true
+          exact_model:
+            description:
+              - Whether it compares the model's name, as NVIDIA Dynamo's frontend does. Requests for the model then need
+                its name on the hub; other names of it are unknown.
+            type: bool
+            default: false
           max_requests:
             description: Requests that it gets at a time. More wait in the gateway for the instance that is free first.
             type: int
@@ -196,6 +202,7 @@ SERVER_OPTIONS = dict(
     port=dict(type="int", required=True),
     model=dict(type="str", required=True),
     max_requests=dict(type="int", required=True),
+    exact_model=dict(type="bool", default=False),
 )
 DRAIN_OPTIONS = dict(
     name=dict(type="str", required=True),

@@ -130,3 +130,8 @@ def test_gateway_counts_the_tokens_of_a_stream(through_gateway):
     assert text.count("data: ") > 2
     assert '"usage":{' not in text
     assert log["usage"].split()[2] == "16"
+
+
+def test_gateway_knows_only_the_name_that_dynamo_knows(through_gateway):
+    status, text, _log = through_gateway(KEY_HEADER, model="gpt-oss-120b")
+    assert (status, json.loads(text)["error"]["code"]) == ("404", "model_not_found")

@@ -73,7 +73,8 @@ def render(head: str, hosts: RegisteredHosts, aliases: Mapping[str, str]) -> tup
     servers = servers_by_name(hosts)
 
     def for_model(model: str, lines: str) -> str:
-        names = model_names(model, models, aliases)
+        exact = any(servers[name].exact_model for name in models[model])
+        names = [model] if exact else model_names(model, models, aliases)
         listed = [model, *(name for name in names if name in aliases and name != model)]
         for kind, values in {"name": names, "listed name": listed}.items():
             lines = _repeated(kind, lines, values, lambda name, line: line.replace("@name@", name))

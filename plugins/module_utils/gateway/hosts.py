@@ -30,6 +30,7 @@ class Server:
 
     ``model``: what it serves, by its name on the hub.
     ``max_requests``: requests in flight that a gateway gives it; more wait in the gateway.
+    ``exact_model``: whether it knows ``model`` by this name only.
     ``drained_by``: one of DRAINERS; empty if the instance is in service.
     ``resolved``: the IP address that was found for ``address``; empty if ``address`` is one.
     ``drain_changed``: when ``drained_by`` changed last, in ISO 8601 and UTC; empty if it never did.
@@ -42,6 +43,7 @@ class Server:
     drained_by: str = ""
     resolved: str = ""
     drain_changed: str = ""
+    exact_model: bool = False
 
     @property
     def drained(self) -> bool:
@@ -90,7 +92,7 @@ def read_note(text: str) -> RegisteredHost:
     of_host = {"model": values["model"]} if "model" in values else {}
     servers = {name: Server(**{**of_host, **server}) for name, server in values["servers"].items()}
     for server in servers.values():
-        if [type(value) for value in vars(server).values()] != [str, int, str, int, str, str, str]:
+        if [type(value) for value in vars(server).values()] != [str, int, str, int, str, str, str, bool]:
             raise TypeError(f"{server} has a value of another type")
     return RegisteredHost(servers)
 

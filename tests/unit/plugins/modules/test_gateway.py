@@ -218,7 +218,7 @@ def test_a_host_is_registered_once(site: Site) -> None:
     note = json.loads(site.tree()["hosts/gpu1.json"])
     assert (sorted(note), sorted(note["servers"])) == (["servers"], ["serve-0", "serve-1"])
     one = {"address": "192.0.2.1", "port": 8000, "model": "m", "max_requests": 720}
-    one |= dict.fromkeys(("drained_by", "resolved", "drain_changed"), "")
+    one |= {**dict.fromkeys(("drained_by", "resolved", "drain_changed"), ""), "exact_model": False}
     assert note["servers"]["serve-0"] == one
     checked, reloaded = site.haproxy.calls
     assert checked == f"haproxy -c -q -f {site.root}/.haproxy.cfg.new"
@@ -474,6 +474,20 @@ def test_each_model_has_a_backend_with_its_instances(site: Site) -> None:
     models = {host: [instance["model"] for instance in instances.values()] for host, instances in told.items()}
     assert models == {"gpu1": [BIG, SMALL], "gpu2": [SMALL]}
     assert told["gpu2"]["serve-0"]["up"] is True
+
+
+def test_an_instance_may_know_one_name_only(site: Site) -> None:
+    """NVIDIA Dynamo compares the name, and an alias would be an error there."""
+    (site.root / "aliases.json").write_text(json.dumps({"gpt-4o": BIG, "small": SMALL}))
+    servers = [{**server("a", 8000), "model": BIG, "exact_model": True}, {**server("b", 8001), "model": SMALL}]
+    site.run(host="h", servers=servers)
+    routes = dict(re.findall(r"^ +route (\S+) (\S+)$", site.config(), re.M))
+    assert [name for name, backend in routes.items() if "120b" in backend] == [BIG]
+    assert [name for name, backend in routes.items() if "20b" in backend and "120b" not in backend] == [
+        SMALL,
+        SMALL.rpartition("/")[2],
+        "small",
+    ]
 
 
 def test_alias_is_a_change_of_the_configuration(site: Site) -> None:
