@@ -27,7 +27,7 @@ import pydantic
 import yaml
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import DYNAMO_RUNTIME, select_release
-from lab.engine import options, trtllm_serve
+from lab.engine import options, trtllm_serve, ucx
 
 # TensorRT-LLM's part of the command line.
 DEFAULTS = {"max_batch_size": 2048, "max_num_tokens": 8192, "max_seq_len": None, "max_beam_width": 1}
@@ -159,4 +159,5 @@ def main() -> None:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(checkpoint)
         os.chdir(folder)
+        ucx.report()
         mocker.main()

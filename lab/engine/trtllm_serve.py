@@ -85,11 +85,17 @@ def fault() -> str:
     return path.read_text().strip() if path.is_file() else os.environ.get("LAB_ENGINE_FAULT", "")
 
 
-def gpu_count(devices: Path = Path("/dev")) -> int:
+def container_gpus(devices: Path = Path("/dev")) -> int:
     """Count the GPUs of the container, by device node with CDI, otherwise by nvidia-smi."""
     count = len([path for path in devices.glob("nvidia[0-9]*") if path.name[6:].isdigit()])
     if not count and shutil.which("nvidia-smi"):
         count = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.count("GPU ")
+    return count
+
+
+def gpu_count(devices: Path = Path("/dev")) -> int:
+    """Count the GPUs of the container that CUDA_VISIBLE_DEVICES selects."""
+    count = container_gpus(devices)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return count if visible is None else min(count, len([index for index in visible.split(",") if index]))
 

@@ -14,7 +14,8 @@ description:
   - Returns the options of C(docker run) for the limits of a recipe and for GPUs.
 options:
   _input:
-    description: The C(limits) of a recipe, C(ipc), C(shm_size), C(ulimits) and C(cap_add). Any may be missing.
+    description: The C(limits) of a recipe, C(ipc), C(shm_size), C(ulimits), C(cap_add) and C(devices). Any may
+      be missing.
     type: dict
     required: true
   gpus:
@@ -49,15 +50,16 @@ from typing import Any
 def container_options(limits: Mapping[str, Any], gpus: Sequence[int | str], access: str) -> list[str]:
     """Return the options, as DOCUMENTATION says."""
     ulimits = sorted((limits.get("ulimits") or {}).items())
-    devices = [f"nvidia.com/gpu={gpu}" for gpu in gpus]
+    names = [f"nvidia.com/gpu={gpu}" for gpu in gpus]
     return [
         *(f"--{name.replace('_', '-')} {limits[name]}" for name in ("ipc", "shm_size") if limits.get(name)),
         *(f"--ulimit {name}={value}" for name, value in ulimits if value is not None),
         *(f"--cap-add {capability}" for capability in limits.get("cap_add") or []),
+        *(f"--device {device}" for device in limits.get("devices") or []),
         *(
-            [f"--device {device}" for device in devices]
+            [f"--device {name}" for name in names]
             if access == "cdi"
-            else [f"--runtime nvidia --env NVIDIA_VISIBLE_DEVICES={','.join(devices)}"]
+            else [f"--runtime nvidia --env NVIDIA_VISIBLE_DEVICES={','.join(names)}"]
         ),
     ]
 

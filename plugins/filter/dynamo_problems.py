@@ -18,7 +18,8 @@ options:
     description:
       - C(placement) has the hosts of C(control), C(frontend), C(prefill) and C(decode); C(known) those of the
         inventory; C(replaced) the control host that is lost, or an empty text; C(absent) the control hosts that are not
-        in the run; C(addresses) each host's IP; C(networks) the network facts of hosts with a frontend.
+        in the run; C(addresses) each host's IP; C(networks) the network facts of hosts with a frontend; C(rdma) what
+        M(trtllm.fleet.gpu_info) returns as that, of hosts with workers.
       - C(workers) has the recipes of C(prefill) and C(decode) by host, as role P(trtllm.fleet.serving_recipe#role)
         makes them.
       - C(outside) has the C(host), C(name) and C(shared) settings of running components that are not in the run, and

@@ -150,7 +150,8 @@ def _attribute(device: Path, name: str) -> str:
         return ""
 
 
-def _manages_switch(device: Path) -> bool:
+def manages_switch(device: Path) -> bool:
+    """Return whether a ConnectX device, by its directory in sysfs, is a bridge to NVSwitches."""
     try:
         with (device / "vpd").open("rb") as vpd:
             return SWITCH_MANAGEMENT in vpd.read(VPD_BYTES)
@@ -172,7 +173,7 @@ def scan_pci(root: Path = PCI_DEVICES) -> list[PciDevice]:
             device_id=_attribute(device, "device"),
             device_class=_attribute(device, "class"),
             numa_node=numa_node if numa_node >= 0 else None,
-            manages_switch=vendor == MELLANOX and _manages_switch(device),
+            manages_switch=vendor == MELLANOX and manages_switch(device),
         )
         if pci.is_gpu or pci.is_nvswitch:
             found.append(pci)

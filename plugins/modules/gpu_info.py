@@ -200,6 +200,26 @@ fabric:
   sample:
     state: Completed
     status: Success
+rdma:
+  description:
+    - InfiniBand and RoCE devices, without the bridges that manage NVSwitches.
+    - Each of C(ports) has C(device) as in the variable C(UCX_NET_DEVICES), C(link_layer), C(state), C(rate_gbps) in
+      gigabits a second, C(numa_node), and C(gpus), the indices of the GPUs nearest to it on the PCI bus.
+    - C(verbs) is whether there are device nodes in C(/dev/infiniband), through which programs reach the devices.
+    - C(gpu_memory) is the way on which a device reads and writes the memory of GPUs, V(peermem) or V(dmabuf). Without
+      one it is V(null), and data passes through the memory of the host.
+  returned: always
+  type: dict
+  sample:
+    ports:
+      - device: mlx5_0:1
+        link_layer: InfiniBand
+        state: ACTIVE
+        rate_gbps: 400.0
+        numa_node: 0
+        gpus: [0]
+    verbs: true
+    gpu_memory: dmabuf
 """
 
 from pathlib import Path
@@ -209,12 +229,14 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import read_gpus
 from ansible_collections.trtllm.fleet.plugins.module_utils.kernel import read_kernel
+from ansible_collections.trtllm.fleet.plugins.module_utils.rdma import read_rdma
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec={"timeout": {"type": "int", "default": 60}}, supports_check_mode=True)
     gpus = read_gpus(module.get_bin_path("nvidia-smi"), module.params["timeout"])
-    module.exit_json(changed=False, kernel=read_kernel(Path("/"), run, module.get_bin_path), **gpus)
+    rdma = read_rdma(gpus["gpus"], gpus["kernel_module"])
+    module.exit_json(changed=False, kernel=read_kernel(Path("/"), run, module.get_bin_path), rdma=rdma, **gpus)
 
 
 if __name__ == "__main__":

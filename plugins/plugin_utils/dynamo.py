@@ -30,6 +30,8 @@ SHARED = {
     "kv_cache_config.tokens_per_block": "32",
     "cache_transceiver_config.backend": "none",
 }
+# UCX_NET_DEVICES has network interfaces, and RDMA devices with their port.
+RDMA_DEVICE = re.compile(r"[a-z]\w*:\d+").fullmatch
 WORKER_OPTIONS = "dynamo_prefill_engine_options and dynamo_decode_engine_options"
 # Variables of other settings that are equal on all components.
 SHARED_VARIABLES = {
@@ -151,6 +153,7 @@ def deployment_problems(deployment: Tree) -> list[str]:
         *_unequal(workers, deployment["image"]),
         *_outside(deployment, workers),
         *_gpus(deployment["workers"]),
+        *_rdma(workers, deployment["rdma"]),
         *_ports(deployment, workers),
         *_addresses(deployment),
         *_streams(deployment),
@@ -288,6 +291,41 @@ def _gpus(workers: Mapping[str, Mapping[str, Tree]]) -> Iterator[str]:
                 f"GPU {', '.join(map(str, shared))} of {host} is both for prefill and decode. Set dynamo_prefill_gpus "
                 "and dynamo_decode_gpus to different GPUs."
             )
+
+
+def rdma_text(rdma: Tree) -> str:
+    """Return in a sentence how KV caches get from this host to others; ``rdma`` is that of gpu_info."""
+    if not rdma["ports"]:
+        return "The KV cache is transferred to other hosts by TCP; the host has no RDMA device."
+
+    def described(port: Tree) -> str:
+        near = f", nearest to GPU {', '.join(map(str, port['gpus']))}" if port["gpus"] else ""
+        return f"{port['device']} ({port['link_layer']}, {port['rate_gbps']:g} Gb/s, {port['state']}{near})"
+
+    listed = "; ".join(described(port) for port in rdma["ports"])
+    if not rdma["verbs"]:
+        return f"RDMA: {listed}. Containers cannot use them: /dev/infiniband has no uverbs device. Load ib_uverbs."
+    memory = {"peermem": "directly (nvidia_peermem)", "dmabuf": "directly (dma-buf)"}.get(
+        rdma["gpu_memory"] or "", "through the memory of the host. Load nvidia_peermem, or install the open driver"
+    )
+    return f"RDMA: {listed}. GPU memory is read {memory}."
+
+
+def _rdma(workers: Sequence[Worker], found: Mapping[str, Tree]) -> Iterator[str]:
+    """RDMA devices that a worker should use and its host does not have."""
+    for host, kind, recipe in workers:
+        rdma = found.get(host)
+        wanted = [name for name in recipe["environment"].get("UCX_NET_DEVICES", "").split(",") if RDMA_DEVICE(name)]
+        if not wanted or rdma is None:
+            continue
+        ports = {port["device"]: port["state"] for port in rdma["ports"]}
+        missing = [name for name in wanted if ports.get(name) != "ACTIVE"]
+        variable = f"dynamo_{kind}_environment: UCX_NET_DEVICES is {','.join(wanted)}"
+        if missing:
+            its = few([f"{name} ({state})" for name, state in ports.items()]) or "none"
+            yield f"{variable}; {few(missing)} not active on {host}. RDMA devices there: {its}. Set an active one."
+        elif not rdma["verbs"]:
+            yield f"{variable}; /dev/infiniband of {host} has no uverbs device. Load the kernel module ib_uverbs."
 
 
 def _ports(deployment: Tree, workers: Sequence[Worker]) -> Iterator[str]:

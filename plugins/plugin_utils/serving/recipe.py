@@ -41,7 +41,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.rules import 
 USE_CASES = ("low_latency", "max_throughput", "agentic")
 # The two halves of disaggregated serving.
 WORKERS = ("prefill", "decode")
-LIMITS = ("ipc", "shm_size", "ulimits", "cap_add")
+LIMITS = ("ipc", "shm_size", "ulimits", "cap_add", "devices")
 # The keys of a request that take a name.
 NAMES = ("model", "base_model", "draft_model", "name", "use_case", "worker", "gpu_type", "trtllm_version")
 # The characters of github.com/distribution/reference.
@@ -298,7 +298,7 @@ def _with_limits(parts: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any
     limits = {**dict.fromkeys(LIMITS), **parts["limits"]}
     ulimits = limits["ulimits"] if isinstance(limits["ulimits"], Mapping) else {}
     limits["ulimits"] = {name: value for name, value in ulimits.items() if value is not None}
-    limits["cap_add"] = limits["cap_add"] or []
+    limits.update({name: limits[name] or [] for name in ("cap_add", "devices")})
     return {**parts, "limits": limits}
 
 
@@ -542,6 +542,9 @@ def _bad_limits(limits: Tree) -> list[str]:
     added = limits.get("cap_add") or []
     if not isinstance(added, list) or not all(isinstance(each, str) for each in added):
         bad.append(f"{variable}: cap_add takes a list of capabilities such as [SYS_PTRACE], not {added!r}.")
+    devices = limits.get("devices") or []
+    if not isinstance(devices, list) or not all(re.fullmatch(r"/dev/[^\s:]+", str(each)) for each in devices):
+        bad.append(f"{variable}: devices takes a list of paths such as [/dev/infiniband], not {devices!r}.")
     return bad
 
 

@@ -14,6 +14,7 @@ ALL = {
     "shm_size": "10g",
     "ulimits": {"stack": "67108864", "memlock": "-1", "nofile": None},
     "cap_add": ["SYS_NICE", "IPC_LOCK"],
+    "devices": ["/dev/infiniband"],
 }
 LINES = """\
   --network host \\
@@ -24,6 +25,7 @@ LINES = """\
   --ulimit stack=67108864 \\
   --cap-add SYS_NICE \\
   --cap-add IPC_LOCK \\
+  --device /dev/infiniband \\
 {gpus}
   --env-file @release@/environment \\
   --volume /models/weights:/models/gpt-oss-120b:ro \\
@@ -53,7 +55,12 @@ def test_a_unit_has_each_option_on_its_line(access: str, gpus: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [{}, dict.fromkeys(ALL), {"ipc": None, "shm_size": "", "ulimits": {"memlock": None}, "cap_add": []}]
+    "limits",
+    [
+        {},
+        dict.fromkeys(ALL),
+        {"ipc": None, "shm_size": "", "ulimits": {"memlock": None}, "cap_add": [], "devices": []},
+    ],
 )
 def test_no_limits_are_no_options(limits: dict[str, Any]) -> None:
     assert container_options(limits, [0], "cdi") == ["--device nvidia.com/gpu=0"]

@@ -15,6 +15,7 @@ from ansible_collections.trtllm.fleet.plugins.filter.dynamo_version import dynam
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import (
     deployment_problems,
     member_problem,
+    rdma_text,
     shared_differs,
     shared_options,
     version_row,
@@ -45,6 +46,7 @@ PAIRS = {kind: recipe(kind, [*range(8)], 4) for kind in ("prefill", "decode")}
 COMMON: Deployment = {
     "shared": {"etcd": ["http://10.0.0.1:2379"], "nats": "nats://10.0.0.1:4222"},
     "outside": [],
+    "rdma": {},
     "replaced": "",
     "absent": [],
     "image": IMAGE,
@@ -90,6 +92,11 @@ def network(address: str, second: str = "", *more: str, v6: str = "") -> dict[st
         facts["eth_1"] |= {"ipv4": {"address": second}, "ipv4_secondaries": [{"address": one} for one in more]}
     return facts
 
+
+PORT = {"device": "mlx5_0:1", "link_layer": "InfiniBand", "state": "ACTIVE", "rate_gbps": 400.0, "gpus": [0, 1]}
+DOWN = {**PORT, "device": "mlx5_1:1", "state": "DOWN", "gpus": []}
+RDMA: dict[str, Any] = {"ports": [PORT, DOWN], "verbs": True, "gpu_memory": "dmabuf"}
+NO_RDMA: dict[str, Any] = {"ports": [], "verbs": False, "gpu_memory": "dmabuf"}
 
 HOSTS = ["ctl1", "ctl2", "ctl3", "gpu1", "gpu2"]
 FIVE: Deployment = {
@@ -240,6 +247,34 @@ def changed(deployment: Deployment, *changes: Callable[[Deployment], None]) -> D
     return deployment
 
 
+def net_devices(value: str, rdma: dict[str, Any]) -> Callable[[Deployment], None]:
+    """Give the decode workers network devices, and their host RDMA devices."""
+    environment = {"UCX_NET_DEVICES": value}
+    return all_of(change("workers", "gpu2", "decode", "environment", to=environment), change("rdma", to={"gpu2": rdma}))
+
+
+@pytest.mark.parametrize("value", ["mlx5_0:1", "all", "eth0", "mlx5_0:1,eth0"])
+def test_network_devices_that_the_host_has(value: str) -> None:
+    assert deployment_problems(changed(FIVE, net_devices(value, RDMA))) == []
+
+
+@pytest.mark.parametrize(
+    ("rdma", "text"),
+    [
+        (NO_RDMA, "The KV cache is transferred to other hosts by TCP; the host has no RDMA device."),
+        (
+            RDMA,
+            "RDMA: mlx5_0:1 (InfiniBand, 400 Gb/s, ACTIVE, nearest to GPU 0, 1); mlx5_1:1 (InfiniBand, 400 Gb/s, DOWN)."
+            " GPU memory is read directly (dma-buf).",
+        ),
+        ({**RDMA, "gpu_memory": None}, "through the memory of the host. Load nvidia_peermem"),
+        ({**RDMA, "verbs": False}, "Containers cannot use them: /dev/infiniband has no uverbs device."),
+    ],
+)
+def test_how_the_kv_cache_gets_to_other_hosts(rdma: dict[str, Any], text: str) -> None:
+    assert text in rdma_text(rdma)
+
+
 MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(51)]
 
 
@@ -301,6 +336,14 @@ MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(5
             "GPU 2, 3 of gpu1",
             "dynamo_prefill_gpus and dynamo_decode_gpus",
         ),
+        (
+            FIVE,
+            net_devices("mlx5_0:1,mlx5_1:1,mlx5_7:1", RDMA),
+            r"mlx5_1:1, mlx5_7:1 not active on gpu2. RDMA devices there: mlx5_0:1 \(ACTIVE\), mlx5_1:1 \(DOWN\)",
+            "dynamo_decode_environment",
+        ),
+        (FIVE, net_devices("mlx5_0:1", NO_RDMA), "RDMA devices there: none", "dynamo_decode_environment"),
+        (FIVE, net_devices("mlx5_0:1", {**RDMA, "verbs": False}), "ib_uverbs", "dynamo_decode_environment"),
         (
             ONE,
             change("ports", "dynamo_port", to=8222),

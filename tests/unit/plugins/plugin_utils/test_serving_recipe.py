@@ -103,6 +103,7 @@ def test_the_recipe_for_eight_b200_is_the_contract() -> None:
             "shm_size": None,
             "ulimits": {"memlock": "-1", "nofile": "65536:65536", "stack": "67108864"},
             "cap_add": [],
+            "devices": [],
         },
         "requires": {
             "gpu_products": ["NVIDIA B200"],
@@ -313,6 +314,7 @@ def test_overrides_are_used_and_named() -> None:
         "shm_size": "10g",
         "ulimits": {"nofile": "65536:65536", "stack": "67108864"},
         "cap_add": [],
+        "devices": [],
     }
     assert {
         entry["option"]: entry["source"] for entry in recipe["provenance"] if entry["source"].startswith("serv")
@@ -416,6 +418,7 @@ REFUSALS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"limits": {"shm_size": 10}}, "serving_recipe_limits", ["shm_size is 10", "10g"]),
     ({"limits": {"ulimits": "memlock"}}, "serving_recipe_limits", ["ulimits takes a dict"]),
     ({"limits": {"cap_add": "SYS_PTRACE"}}, "serving_recipe_limits", ["cap_add takes a list"]),
+    ({"limits": {"devices": ["infiniband"]}}, "serving_recipe_limits", ["devices takes a list", "/dev/infiniband"]),
     ({"environment": {"A": "x\ny"}}, "serving_recipe_environment", ["A is 'x\\ny'", "one line"]),
     ({"trtllm_version": "1.9"}, "serving_recipe_trtllm_version", ["'1.9' is not in the release table", "gpt-oss-dev"]),
     ({"limits": {"shmsize": "1g"}}, "serving_recipe_limits", ["'shmsize'", "Did you mean 'shm_size'?"]),
