@@ -47,6 +47,7 @@ MEMORY = {
     "kv_cache_mib": "KV cache",
     "activations_mib": "activations",
     "cuda_graphs_mib": "CUDA graphs",
+    "transfer_mib": "KV cache transfer",
     "runtime_mib": "runtime",
     "free_mib": "free",
 }
@@ -418,7 +419,7 @@ def _instance_lines(instances: Sequence[Tree]) -> Iterator[str]:
 
 
 def _memory_lines(memory: Tree) -> Iterator[str]:
-    taken = ", ".join(f"{name} {memory[key]:,.0f}" for key, name in MEMORY.items() if memory.get(key) is not None)
+    taken = ", ".join(f"{name} {memory[key]:,.0f}" for key, name in MEMORY.items() if memory.get(key))
     yield f"of {memory['total_mib']:,.0f} MiB a GPU: {taken}"
     sequences = f"{memory['sequences_at_context']:,.1f} x the full context of {memory['context']:,} tokens"
     yield f"KV cache of an instance holds {memory['kv_tokens']:,.0f} tokens: {sequences}"

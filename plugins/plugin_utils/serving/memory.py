@@ -39,6 +39,11 @@ CONTEXT_MIB = 1024
 NEIGHBOUR_MIB = 500
 # Measured on DeepSeek-R1 (TensorRT-LLM pull request 12895). Its documentation gives a maximum of 200 MB.
 CUDA_GRAPH_MIB = 10
+# Buffers for the transfer of the KV cache, one to send and one to receive, each for max_tokens_in_buffer tokens, or for
+# the window of a sliding layer (computeTransferBufferSize of cpp/tensorrt_llm/batch_manager/cacheTransBuffer.cpp). They
+# are allocated after the KV cache, from what it leaves (TensorRT-LLM issue 13506).
+TRANSFER_BUFFERS = 2
+TRANSFER = ("cache_transceiver_config", "max_tokens_in_buffer")
 # Options that can make the KV cache smaller than the GPUs allow. The first three need not be set.
 BOUNDS = tuple(("kv_cache_config", name) for name in ("max_attention_window", "max_tokens", "max_gpu_total_bytes"))
 FRACTION = ("kv_cache_config", "free_gpu_memory_fraction")
@@ -57,15 +62,16 @@ def estimate(
     ``options``: merged engine options; ``facts``: those of the model file; ``gpus``: of one instance; ``memory_mib``:
     of one GPU, from nvidia-smi; ``release``: row of the release table, by default the oldest. Returns:
 
-    - ``weights_mib``, ``runtime_mib``, ``activations_mib``, ``cuda_graphs_mib``, ``kv_cache_mib`` and ``free_mib``: all
-      of ``total_mib``; ``free_mib`` is negative where the GPU is too small.
+    - ``weights_mib``, ``runtime_mib``, ``activations_mib``, ``cuda_graphs_mib``, ``kv_cache_mib``, ``transfer_mib``
+      (buffers for the transfer of the KV cache) and ``free_mib``: all of ``total_mib``; ``free_mib`` is negative where
+      the GPU is too small.
     - ``required_mib``: the smallest total that it fits in.
     - ``kv_tokens``: tokens that the KV cache of the instance holds; ``context``: the longest sequence, in tokens;
       ``sequences_at_context``: how many of that length it holds at once.
     - ``max_sequences``: how many sequences the instance decodes at once; ``tokens_per_sequence``: their average length
       in tokens if the cache holds that many.
     - ``max_seq_len``: the requested value or null; ``fits``: whether the cache holds one such sequence, or, if
-      TensorRT-LLM chooses the length, one block.
+      TensorRT-LLM chooses the length, one block, and leaves enough for the buffers.
     - ``limited_by``: the engine option, dotted, without which it would fit or have the model's context; null if none.
     """
     found = _estimate(options, facts, gpus, memory_mib, release or {})
@@ -116,11 +122,17 @@ def _estimate(
     one = _sequence(context, windows, layer_bytes)
     sequences = split.attention_ranks * pool / one if one else 0.0
     least = _sequence(asked or block, windows, layer_bytes) / fraction if fraction else 0
+    buffered = max(0, integer(options, *TRANSFER) or 0)
+    sliding = _windows(options, facts, buffered, release.get("sliding_window_pools", False))
+    transfer = TRANSFER_BUFFERS * _sequence(buffered, sliding, layer_bytes)
+    if fraction < 1:
+        least = max(least, transfer / (1 - fraction))
     return {
         "total_mib": memory_mib,
         **{part: round(size) for part, size in used.items()},
         "kv_cache_mib": round(pool / MIB),
-        "free_mib": round(memory_mib - sum(used.values()) - pool / MIB),
+        "transfer_mib": round(transfer / MIB),
+        "free_mib": round(memory_mib - sum(used.values()) - (pool + transfer) / MIB),
         "required_mib": math.ceil(sum(used.values()) + least / MIB),
         "kv_tokens": int(sequences * context),
         "context": context,
@@ -128,7 +140,7 @@ def _estimate(
         "max_sequences": batch * split.attention_ranks,
         "tokens_per_sequence": min(wanted, _longest(pool / batch, windows, layer_bytes)),
         "max_seq_len": asked,
-        "fits": context >= (asked or 1),
+        "fits": context >= (asked or 1) and transfer <= left - pool,
     }
 
 
@@ -136,9 +148,16 @@ def cause(estimated: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the engine option that makes an instance too large; None if it fits or its GPUs are too small."""
     if estimated["fits"]:
         return None
+    if _too_large_buffers(estimated):
+        return TRANSFER
     if estimated["limited_by"]:
         return tuple(estimated["limited_by"].split("."))
     return ("max_seq_len",) if estimated["context"] else None
+
+
+def _too_large_buffers(estimated: Mapping[str, Any]) -> bool:
+    """Return whether an instance that does not fit would without the buffers for the transfer of the KV cache."""
+    return bool(estimated["transfer_mib"] and estimated["context"] >= (estimated["max_seq_len"] or 1))
 
 
 def problem(estimated: Mapping[str, Any], model: str, gpu_type: str, gpus: int) -> str | None:
@@ -156,6 +175,15 @@ def problem(estimated: Mapping[str, Any], model: str, gpu_type: str, gpus: int) 
             ("cuda_graphs", "CUDA graphs"),
         )
     )
+    if path == TRANSFER:
+        left = estimated["free_mib"] + estimated["transfer_mib"]
+        share = (estimated["kv_cache_mib"] + estimated["free_mib"]) / (estimated["kv_cache_mib"] + left)
+        advice = f"Set 'kv_cache_config.free_gpu_memory_fraction' to {math.floor(share * 100) / 100:g}"
+        return (
+            f"{where}: the buffers of 'cache_transceiver_config.max_tokens_in_buffer' need {estimated['transfer_mib']} "
+            f"MiB, and the KV cache leaves {left} MiB of each GPU. "
+            f"{advice if share >= 0.01 else 'Lower it'}, or use more GPUs per instance."
+        )
     if path == FRACTION or path in BOUNDS:
         held = f"a sequence of {estimated['context']} tokens" if estimated["context"] else "no sequence"
         wanted = f", 'max_seq_len' is {asked}" if asked else ""

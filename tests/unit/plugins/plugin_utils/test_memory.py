@@ -30,7 +30,7 @@ from ansible_collections.trtllm.fleet.tests.unit.published import (
 FACTS = facts("gpt-oss-120b")
 GIB = 1024  # MiB
 TO_128 = [1, 2, 4, *range(8, 129, 8)]
-PARTS = ("weights_mib", "runtime_mib", "activations_mib", "cuda_graphs_mib", "kv_cache_mib", "free_mib")
+PARTS = ("weights_mib", "runtime_mib", "activations_mib", "cuda_graphs_mib", "kv_cache_mib", "transfer_mib", "free_mib")
 
 
 def kv_cache(**config: Any) -> dict[str, Any]:
@@ -247,6 +247,41 @@ class TestParallelism:
 def test_kv_cache_dtype() -> None:
     auto, fp8 = (estimate(kv_cache(dtype=dtype), FACTS, 1, B200)["kv_tokens"] for dtype in ("auto", "fp8"))
     assert fp8 == pytest.approx(2 * auto, abs=2)
+
+
+def transfer(tokens: int, **config: Any) -> dict[str, Any]:
+    return {"cache_transceiver_config": {"backend": "UCX", "max_tokens_in_buffer": tokens}, **kv_cache(**config)}
+
+
+def test_buffers_for_the_transfer_of_the_kv_cache() -> None:
+    """Two, each for that many tokens of all layers; of a sliding window for the window."""
+    assert estimate({}, FACTS, 1, B200)["transfer_mib"] == 0
+    found = estimate(transfer(131072, free_gpu_memory_fraction=0.8), FACTS, 1, B200)
+    assert found["fits"]
+    assert found["transfer_mib"] == 2 * 131072 * 73728 / 2**20
+    half = estimate(transfer(131072, dtype="fp8", free_gpu_memory_fraction=0.8), FACTS, 1, B200)
+    assert half["transfer_mib"] == found["transfer_mib"] / 2
+    sliding = estimate(transfer(131072, free_gpu_memory_fraction=0.8), FACTS, 1, B200, {"sliding_window_pools": True})
+    assert sliding["transfer_mib"] == pytest.approx(found["transfer_mib"] / 2, rel=0.01)
+
+
+def test_buffers_that_the_kv_cache_leaves_no_room_for() -> None:
+    """As in TensorRT-LLM issue 13506. The fraction in the message is the largest that fits."""
+    options = transfer(131072, free_gpu_memory_fraction=0.85)
+    found = estimate(options, facts("gpt-oss-20b"), 1, H100)
+    assert not found["fits"]
+    assert cause(found) == ("cache_transceiver_config", "max_tokens_in_buffer")
+    assert problem(found, "openai/gpt-oss-20b", "h100", 1) == (
+        "openai/gpt-oss-20b on 1 x h100 does not fit: the buffers of 'cache_transceiver_config.max_tokens_in_buffer' "
+        "need 12288 MiB, and the KV cache leaves 9456 MiB of each GPU. Set "
+        "'kv_cache_config.free_gpu_memory_fraction' to 0.8, or use more GPUs per instance."
+    )
+    for fraction, fits in ((0.8, True), (0.82, False)):
+        again = estimate(transfer(131072, free_gpu_memory_fraction=fraction), facts("gpt-oss-20b"), 1, H100)
+        assert again["fits"] is fits
+    assert estimate(options, facts("gpt-oss-20b"), 1, found["required_mib"])["fits"]
+    alone = estimate(options, FACTS, 1, H100)
+    assert "Lower it, or use more GPUs" in str(problem(alone, "openai/gpt-oss-120b", "h100", 1))
 
 
 def test_sliding_window() -> None:
