@@ -145,6 +145,10 @@ bench-thousand: $(venv) ## Measure the control node's cost of a fleet without ch
 check-recipes: $(venv) ## Compare each default recipe with the best layout that NVIDIA's AIConfigurator predicts, without a GPU (30 to 60 min, 850 MB)
 	PYTHONPATH=collections python -m tools.predict.check
 
+.PHONY: disaggregated-sizing
+disaggregated-sizing: $(venv) ## Compare disaggregated with aggregated serving by AIConfigurator, write its page (10 min, 850 MB)
+	PYTHONPATH=collections python -m tools.predict.disaggregated
+
 .PHONY: recommend
 recommend: $(venv) ## Print the fewest hosts for a load (LOAD="--prompt 8192 --answer 1024 --user 30 --tokens 100000"; 5 min, 850 MB)
 	PYTHONPATH=collections python -m tools.predict.recommend $(LOAD)
