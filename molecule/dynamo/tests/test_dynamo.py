@@ -27,10 +27,19 @@ def test_every_socket_is_on_loopback(listening, part):
     assert listening(f"trtllm-dynamo-{part}") == {"127.0.0.1"}
 
 
-@pytest.mark.parametrize(("part", "gpus"), [("prefill-0", "0 1 2 3"), ("decode-0", "4 5 6 7")])
-def test_worker_has_the_gpus_of_the_guide(host, part, gpus):
+@pytest.mark.parametrize(("part", "gpus"), [("prefill-0", "0,1,2,3"), ("decode-0", "4,5,6,7")])
+def test_worker_has_the_gpus_of_the_guide_and_sees_those_of_the_other(host, part, gpus):
     shown = host.check_output(f"docker exec trtllm-dynamo-{part} sh -c 'cd /dev && ls -d nvidia[0-9]*'").split()
-    assert shown == [f"nvidia{gpu}" for gpu in gpus.split()]
+    assert shown == [f"nvidia{gpu}" for gpu in range(8)]
+    (container,) = json.loads(host.check_output(f"docker inspect trtllm-dynamo-{part}"))
+    assert f"CUDA_VISIBLE_DEVICES={gpus}" in container["Config"]["Env"]
+    assert container["HostConfig"]["PidMode"] == "host"
+
+
+@pytest.mark.parametrize("part", ["prefill-0", "decode-0"])
+def test_kv_cache_is_transferred_by_cuda_ipc(host, part):
+    lines = host.check_output(f"journalctl --unit trtllm-dynamo-{part} --output cat --grep 'node cfg#'").splitlines()
+    assert [" intra-node " in line and "cuda_ipc/cuda" in line for line in lines] == [True]
 
 
 def test_workers_have_different_hostnames(host):
