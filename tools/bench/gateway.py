@@ -57,8 +57,8 @@ HANDSHAKES = 50  # at a time
 TIMED_ROUNDS, TIMED_TOKENS, TIMED_SECONDS = 10, 40, 0.05
 HIGHEST_HELD_BACK = 50.0  # milliseconds
 # Bars of a gateway that routes by model and counts tokens: milliseconds above a proxy that only ends TLS, chunks of
-# streams for a core as a share of that proxy's, and milliseconds of a gap between tokens above that of a direct request.
-# The share is that of HAProxy with a filter in Lua when it was chosen: 28,000 chunks/s of 65,000.
+# streams for a core as a share of that proxy's, and milliseconds of a gap between tokens above a direct request's. The
+# share is that of HAProxy with a filter in Lua when it was chosen: 28,000 chunks/s of 65,000.
 HIGHEST_ABOVE_TLS, LOWEST_CHUNKS_SHARE, HIGHEST_GAP = 0.4, 0.43, 3.0
 # Fast streams: how many, the chunks of each, and seconds between two.
 FAST_STREAMS, FAST_TOKENS, FAST_SECONDS = 40, 1000, 0.004
