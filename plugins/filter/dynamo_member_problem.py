@@ -24,11 +24,7 @@ options:
     elements: str
     required: true
   lost:
-    description: Name of the member that is lost; empty if none is.
-    type: str
-    required: true
-  new:
-    description: Name of the one that replaces it; empty if none does.
+    description: Name of the member that is lost and replaced; empty if none is.
     type: str
     required: true
 """
@@ -36,7 +32,7 @@ options:
 EXAMPLES = r"""
 - name: Assert that the members stay
   ansible.builtin.assert:
-    that: members | trtllm.fleet.dynamo_member_problem(members, '', '') | length == 0
+    that: members | trtllm.fleet.dynamo_member_problem(members, '') | length == 0
 """
 
 RETURN = r"""

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 # What journalctl searches for, and the parts of a line.
 MESSAGE = "node cfg#"
 LINE = re.compile(r"UCX\s+INFO\s.*?\b(intra|inter)-node cfg#\d+ ?(.*)")
-TRANSPORT = re.compile(r"([a-z][a-z0-9_]*/[\w.:-]+)")
+FEATURE = re.compile(r"(\w+)\(([^)]*)\)")
+# The feature by which data is transferred: TensorRT-LLM sends tagged messages, NIXL writes and reads remote memory.
+DATA = ("tag", "rma", "rma_am")
 # Between GPUs of one host, and RDMA between hosts.
 NVLINK = ("cuda_ipc/",)
 RDMA = ("rc_", "dc_", "ud_", "srd/")
@@ -25,7 +27,7 @@ RDMA = ("rc_", "dc_", "ud_", "srd/")
 
 @dataclass(frozen=True)
 class Connection:
-    """A kind of connection of a worker: ``peer`` is ``intra-node`` or ``inter-node``."""
+    """A kind of connection of a worker. ``peer``: ``intra-node`` or ``inter-node``; ``transports``: those of data."""
 
     peer: str
     transports: tuple[str, ...]
@@ -35,25 +37,26 @@ def read_connections(journal: str) -> list[Connection]:
     """Return the different connections in a worker's journal, in order."""
     found = []
     for match in LINE.finditer(journal):
-        connection = Connection(f"{match[1]}-node", tuple(dict.fromkeys(TRANSPORT.findall(match[2]))))
+        features = dict(FEATURE.findall(match[2]))
+        data = next((features[name] for name in DATA if name in features), "")
+        connection = Connection(f"{match[1]}-node", tuple(data.split()))
         if connection not in found:
             found.append(connection)
     return found
 
 
 def slow_connections(units: Mapping[str, list[Connection]], both_kinds: bool, rdma: bool) -> Iterator[str]:
-    """Return a sentence for each connection slower than the host allows.
+    """Return a sentence for each worker that has only slower connections to its peers than the host allows.
 
-    ``both_kinds``: the host has prefill and decode workers; ``rdma``: its workers have RDMA devices.
+    ``both_kinds``: the host has prefill and decode workers; ``rdma``: its workers have RDMA devices. One fast
+    connection is enough: others may be of a peer that has ended since, or of MPI between the processes of a worker.
     """
     for unit, connections in units.items():
-        for connection in connections:
-            used = ", ".join(connection.transports) or "no transport"
-            if connection.peer == "intra-node" and both_kinds and not _uses(connection, NVLINK):
-                yield f"{unit} transfers the KV cache to GPUs of the same host by {used}, not by cuda_ipc"
-            if connection.peer == "inter-node" and rdma and not _uses(connection, RDMA):
-                yield f"{unit} transfers the KV cache to other hosts by {used}, although the host has RDMA devices"
-
-
-def _uses(connection: Connection, prefixes: tuple[str, ...]) -> bool:
-    return any(transport.startswith(prefixes) for transport in connection.transports)
+        for peer, wanted, allowed, sentence in (
+            ("intra-node", NVLINK, both_kinds, "to GPUs of the same host by {}, not by cuda_ipc"),
+            ("inter-node", RDMA, rdma, "to other hosts by {}, although the host has RDMA devices"),
+        ):
+            found = [connection for connection in connections if connection.peer == peer]
+            used = list(dict.fromkeys(transport for connection in found for transport in connection.transports))
+            if allowed and found and not any(transport.startswith(wanted) for transport in used):
+                yield f"{unit} transfers the KV cache {sentence.format(', '.join(used) or 'no transport')}"

@@ -13,7 +13,8 @@ description:
   - Reads from the journal of workers of NVIDIA Dynamo over which transports UCX moves the KV cache from prefill to
     decode workers. An answer looks the same over NVLink, InfiniBand and TCP.
   - UCX writes them with the first transfer, if the variable C(UCX_LOG_LEVEL) of a worker is V(info). Transfers by NIXL
-    use UCX, too.
+    use UCX, too. The module warns of a worker that has none.
+  - It neither measures a rate, nor sees whether the memory of GPUs is copied through that of the host.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
   - trtllm.fleet.attributes.info_module
@@ -61,7 +62,7 @@ connections:
       - peer: intra-node
         transports: [sysv/memory, cma/memory, cuda_copy/cuda, cuda_ipc/cuda]
 slow:
-  description: A sentence for each connection that is slower than the host allows.
+  description: A sentence for each worker that has only slower connections than the host allows.
   returned: success
   type: list
   elements: str
@@ -88,9 +89,11 @@ def connections(module: AnsibleModule, unit: str) -> list[Connection]:
     ].strip()
     if not invocation:
         return []
-    # grep ends with 1 without a match.
-    search = ["journalctl", "--output=cat", f"--grep={MESSAGE}", f"_SYSTEMD_INVOCATION_ID={invocation}"]
-    return read_connections(module.run_command(search)[1])
+    search = ["journalctl", "--quiet", "--output=cat", f"--grep={MESSAGE}", f"_SYSTEMD_INVOCATION_ID={invocation}"]
+    status, journal, error = module.run_command(search)
+    if status > 1 or error:  # it ends with 1 without a match
+        module.fail_json(msg=f"journalctl cannot search the journal of {unit}: {error or status}")
+    return read_connections(journal)
 
 
 def main() -> None:
@@ -103,6 +106,12 @@ def main() -> None:
         supports_check_mode=True,
     )
     found = {unit: connections(module, unit) for unit in module.params["units"]}
+    silent = [unit for unit, its in found.items() if not its]
+    if silent:
+        module.warn(
+            f"{', '.join(silent)}: UCX named no transport of the KV cache, so it is not known. Nothing was transferred "
+            "yet, or UCX_LOG_LEVEL is not info."
+        )
     slow = list(slow_connections(found, module.params["both_kinds"], module.params["rdma"]))
     listed = {unit: [asdict(connection) for connection in its] for unit, its in found.items()}
     module.exit_json(changed=False, connections=listed, slow=slow)

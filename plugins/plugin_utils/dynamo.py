@@ -85,19 +85,25 @@ def shared_differs(before: Tree, after: Tree) -> bool:
     return others(before) != others(after) or (etcd[0] != etcd[1] and not etcd[0] & etcd[1])
 
 
-def member_problem(before: Sequence[str], after: Sequence[str], lost: str, new: str) -> str:
+def member_problem(before: Sequence[str], after: Sequence[str], lost: str) -> str:
     """Return why the members of etcd cannot change, or an empty text if they do not or can.
 
-    ``before`` and ``after`` are NAME=URL, or NAME of a single member; ``new`` replaces ``lost``, both may be empty.
+    ``before`` and ``after`` are NAME=URL, or NAME of a single member. One member may replace ``lost``, or an empty text
+    if none is.
     """
 
     def without(members: Sequence[str], name: str) -> list[str]:
         return sorted(member for member in members if not name or member.partition("=")[0] != name)
 
+    names = [{member.partition("=")[0] for member in members} for members in (before, after)]
+    # Reinstalled, the lost one itself.
+    new = min(names[1] - names[0], default=lost)
     members = f"etcd has the members {', '.join(before)}"
-    if lost and new and without(before, lost) == sorted(before):
+    if sorted(before) == sorted(after):
+        return ""
+    if lost and without(before, lost) == sorted(before):
         return f"dynamo_replaced_control_host is {lost}; {members}. Set it to the one that is lost."
-    if sorted(before) == sorted(after) or (new and without(before, lost) == without(after, new)):
+    if lost and without(before, lost) == without(after, new):
         return ""
     return (
         f"dynamo_control_hosts: {members}; they cannot change to {', '.join(after)}. Restore dynamo_control_hosts, "
@@ -315,7 +321,8 @@ def _rdma(workers: Sequence[Worker], found: Mapping[str, Tree]) -> Iterator[str]
     """RDMA devices that a worker should use and its host does not have."""
     for host, kind, recipe in workers:
         rdma = found.get(host)
-        wanted = [name for name in recipe["environment"].get("UCX_NET_DEVICES", "").split(",") if RDMA_DEVICE(name)]
+        given = str(recipe["environment"].get("UCX_NET_DEVICES", "")).split(",")
+        wanted = [name.strip() for name in given if RDMA_DEVICE(name.strip())]
         if not wanted or rdma is None:
             continue
         ports = {port["device"]: port["state"] for port in rdma["ports"]}

@@ -140,7 +140,9 @@ def page(rows: Sequence[Sequence[str]]) -> str:
             f"AIConfigurator {load_prediction()['version']} predicts both for {DATA['model']} on the same GPUs: the "
             "layout with the most output tokens/s a GPU that gives each user at least the tokens/s of the row, the "
             f"first token within {DATA['first_token']:,} ms. It knows neither queues nor bursts, and assumes a fast "
-            "transfer of the KV cache. [Predictions](predictions.md) has how far it is from published figures.\n",
+            "transfer of the KV cache. [Predictions](predictions.md) has how far it is from published figures: on "
+            "H100 up to half above them, so a ratio within a tenth of 1 says nothing. A layout smaller than the host "
+            "repeats.\n",
             f"In {better} of {len(ratios)} cases disaggregated serving gives more. DEP is attention DP with whole "
             "experts on each GPU.\n",
             table(HEADER, rows),

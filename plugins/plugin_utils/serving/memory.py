@@ -125,8 +125,10 @@ def _estimate(
     buffered = max(0, integer(options, *TRANSFER) or 0)
     sliding = _windows(options, facts, buffered, release.get("sliding_window_pools", False))
     transfer = TRANSFER_BUFFERS * _sequence(buffered, sliding, layer_bytes)
-    if fraction < 1:
-        least = max(least, transfer / (1 - fraction))
+    if transfer:
+        # With all of the remainder for the KV cache no memory is enough.
+        share = transfer / (1 - fraction) if fraction < 1 else left + transfer
+        least = max(least, min(share, _capped(options, math.inf, len(windows) * layer_bytes) + transfer))
     return {
         "total_mib": memory_mib,
         **{part: round(size) for part, size in used.items()},

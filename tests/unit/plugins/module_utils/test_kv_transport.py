@@ -34,18 +34,25 @@ def test_connections_are_read_once_each() -> None:
     assert read_connections(OTHERS) == []
 
 
+# NIXL with UCX 1.21; its author measured TCP.
+NIXL = f"{START} ucp_context_0 intra-node cfg#1 rma_am(tcp/eth0) device(cuda_ipc/cuda) am(tcp/eth0 cuda_ipc/cuda)"
+SAME = "w transfers the KV cache to GPUs of the same host by {}, not by cuda_ipc"
+
+
+def test_only_what_transfers_data_counts() -> None:
+    assert read_connections(NIXL) == [Connection("intra-node", ("tcp/eth0",))]
+
+
 @pytest.mark.parametrize(
     ("journal", "both_kinds", "rdma", "slow"),
     [
         (NVLINK, True, True, []),
         (IB, True, True, []),
-        (
-            OLD,
-            True,
-            True,
-            ["w transfers the KV cache to GPUs of the same host by sysv/memory, cma/memory, not by cuda_ipc"],
-        ),
+        (OLD, True, True, [SAME.format("sysv/memory, cma/memory")]),
         (OLD, False, True, []),
+        # MPI between the processes of a worker, or a peer that has ended since.
+        (f"{OLD}\n{NVLINK}", True, True, []),
+        (NIXL, True, True, [SAME.format("tcp/eth0")]),
         (TCP, True, True, ["w transfers the KV cache to other hosts by tcp/eth0, although the host has RDMA devices"]),
         (TCP, True, False, []),
         (OTHERS, True, True, []),

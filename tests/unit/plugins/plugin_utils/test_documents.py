@@ -138,6 +138,7 @@ def test_the_recipe_is_the_document(case: Case) -> None:
         **{limit: case.docker_run.get(flag) for limit, flag in limits.items()},
         "ulimits": case.ulimits(),
         "cap_add": case.docker_run.get("--cap-add", []),
+        "devices": [],
     }
     assert (recipe["image"], recipe["model"]) == (case.docker_run["image"], case.model)
     assert (recipe["document"], recipe["gpu_type"], recipe["gpu_count"]) == (case.name, case.gpu_type, case.gpus)

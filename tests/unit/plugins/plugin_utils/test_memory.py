@@ -280,6 +280,13 @@ def test_buffers_that_the_kv_cache_leaves_no_room_for() -> None:
         again = estimate(transfer(131072, free_gpu_memory_fraction=fraction), facts("gpt-oss-20b"), 1, H100)
         assert again["fits"] is fits
     assert estimate(options, facts("gpt-oss-20b"), 1, found["required_mib"])["fits"]
+    # A cache with a cap needs no more memory than the cap and the buffers.
+    capped = estimate(transfer(131072, free_gpu_memory_fraction=0.9, max_tokens=100000), FACTS, 1, B200)
+    assert capped["fits"]
+    assert capped["required_mib"] <= B200
+    whole = estimate(transfer(131072, free_gpu_memory_fraction=1.0), FACTS, 1, B200)
+    assert not whole["fits"]
+    assert whole["required_mib"] > B200
     alone = estimate(options, FACTS, 1, H100)
     assert "Lower it, or use more GPUs" in str(problem(alone, "openai/gpt-oss-120b", "h100", 1))
 
