@@ -143,7 +143,8 @@ class Driver:
     cuda_version: str | None = None
 
 
-def _attribute(device: Path, name: str) -> str:
+def attribute(device: Path, name: str) -> str:
+    """Return a file of a device in sysfs, or an empty text without one."""
     try:
         return (device / name).read_text().strip()
     except OSError:
@@ -159,20 +160,25 @@ def manages_switch(device: Path) -> bool:
         return False
 
 
+def numa_node(device: Path) -> int | None:
+    """Return the NUMA node of a PCI device in sysfs, None if the firmware names none."""
+    node = int(attribute(device, "numa_node") or -1)
+    return node if node >= 0 else None
+
+
 def scan_pci(root: Path = PCI_DEVICES) -> list[PciDevice]:
     """Return the GPUs and NVSwitches on the PCI bus, by address; empty without a PCI bus."""
     found = []
     for device in sorted(root.iterdir()) if root.is_dir() else []:
-        vendor = _attribute(device, "vendor")
+        vendor = attribute(device, "vendor")
         if vendor not in (NVIDIA, MELLANOX) or os.path.basename(os.path.realpath(device / "driver")) == "vfio-pci":
             continue  # a device with vfio-pci belongs to a virtual machine
-        numa_node = int(_attribute(device, "numa_node") or -1)
         pci = PciDevice(
             address=device.name,
             vendor_id=vendor,
-            device_id=_attribute(device, "device"),
-            device_class=_attribute(device, "class"),
-            numa_node=numa_node if numa_node >= 0 else None,
+            device_id=attribute(device, "device"),
+            device_class=attribute(device, "class"),
+            numa_node=numa_node(device),
             manages_switch=vendor == MELLANOX and manages_switch(device),
         )
         if pci.is_gpu or pci.is_nvswitch:
@@ -398,4 +404,4 @@ def read_gpus(
 ) -> dict[str, Any]:
     """Gather the GPUs of this host; ``smi`` is the path of ``nvidia-smi``, None if not installed."""
     driver, answer = query_driver(smi, timeout, runner)
-    return describe(scan_pci(pci_devices), driver, answer, _attribute(module_file.parent, module_file.name))
+    return describe(scan_pci(pci_devices), driver, answer, attribute(module_file.parent, module_file.name))

@@ -16,7 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import manages_switch
+from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import attribute, manages_switch, numa_node
 
 SYS = Path("/sys")
 DEV = Path("/dev")
@@ -37,13 +37,6 @@ class Port:
     rate_gbps: float
     numa_node: int | None
     gpus: tuple[int, ...]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _way(device: Path) -> list[str]:
@@ -68,8 +61,10 @@ def _near(device: Path, gpus: Sequence[Mapping[str, Any]], root: Path) -> tuple[
     most = max(shared.values(), default=0)
     if most:
         return tuple(index for index, length in shared.items() if length == most)
-    node = _text(device / "numa_node")
-    return tuple(gpu["index"] for gpu in gpus if gpu["index"] in shared and str(gpu["numa_node"]) == node)
+    node = numa_node(device)
+    return tuple(
+        gpu["index"] for gpu in gpus if gpu["index"] in shared and node is not None and gpu["numa_node"] == node
+    )
 
 
 def read_ports(gpus: Sequence[Mapping[str, Any]], root: Path = SYS) -> list[Port]:
@@ -80,17 +75,16 @@ def read_ports(gpus: Sequence[Mapping[str, Any]], root: Path = SYS) -> list[Port
         pci = device / "device"
         if manages_switch(pci):
             continue
-        node = int(_text(pci / "numa_node") or -1)
         numbers = device / "ports"
         for port in sorted(numbers.iterdir(), key=lambda each: int(each.name)) if numbers.is_dir() else []:
-            rate = re.match(r"[\d.]+", _text(port / "rate"))
+            rate = re.match(r"[\d.]+", attribute(port, "rate"))
             ports.append(
                 Port(
                     device=f"{device.name}:{port.name}",
-                    link_layer=_text(port / "link_layer"),
-                    state=_text(port / "state").rpartition(":")[2].strip(),
+                    link_layer=attribute(port, "link_layer"),
+                    state=attribute(port, "state").rpartition(":")[2].strip(),
                     rate_gbps=float(rate.group()) if rate else 0.0,
-                    numa_node=node if node >= 0 else None,
+                    numa_node=numa_node(pci),
                     gpus=_near(pci, gpus, root),
                 )
             )

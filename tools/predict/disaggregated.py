@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.prediction.predictor import SYSTEMS, Shape
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.prediction.predictor import SYSTEMS, Layout, Shape
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_prediction
 from tools.markdown import table
 from tools.predict.environment import python
@@ -105,12 +105,10 @@ def predict(case: Case) -> tuple[Row | None, Row | None]:
         return best(Path(folder), "agg", case), best(Path(folder), "disagg", case)
 
 
-def layout(row: Row, side: str = "") -> str:
-    """Return the parallelism of a worker as in predictions.md; ``side`` is the prefix of its columns."""
-    split, ranks = int(float(row[f"{side}tp"])), int(float(row[f"{side}dp"]))
-    experts = int(float(row[f"{side}moe_ep"]))
-    name = f"DEP{ranks}" if ranks > 1 else f"TP{split}"
-    return f"{name} EP{experts}" if ranks == 1 and experts > 1 else name
+def layout(row: Row, side: str = "") -> Layout:
+    """Return the parallelism of a worker; ``side`` is the prefix of its columns."""
+    split, ranks, experts = (int(float(row[f"{side}{name}"])) for name in ("tp", "dp", "moe_ep"))
+    return Layout(split * ranks, ranks > 1, experts)
 
 
 def cells(case: Case, both: tuple[Row | None, Row | None]) -> list[str]:
@@ -119,7 +117,7 @@ def cells(case: Case, both: tuple[Row | None, Row | None]) -> list[str]:
     def rate(row: Row) -> list[str]:
         return [f"{float(row[RATE]):,.0f}", f"{float(row['ttft']):,.0f} ms"]
 
-    one = [layout(aggregated), *rate(aggregated)] if aggregated else ["none", "", ""]
+    one = [str(layout(aggregated)), *rate(aggregated)] if aggregated else ["none", "", ""]
     other = ["none", "", "", ""]
     if disaggregated:
         workers = [
