@@ -80,11 +80,7 @@ local Usage = { id = "usage of tokens", flags = filter.FLT_CFG_FL_HTX }
 Usage.__index = Usage
 
 function Usage:new()
-  return setmetatable({ size = 0, events = 0, tail = "" }, Usage)
-end
-
-function Usage:start_analyze(txn, channel)
-  filter.register_data_filter(self, channel)
+  return setmetatable({ events = 0, tail = "" }, Usage)
 end
 
 -- Begin a copy for a canary, if there is room for one more.
@@ -107,11 +103,10 @@ end
 -- replaced where they are, because not every parser takes the last of two equal fields.
 function Usage:ask(message)
   local body = message:body() or ""
-  self.size = self.size + #body
-  if self.txn:get_var("txn.shadow") and core.now().sec >= paused and #body > 0 and self.size <= SHADOW_REQUEST then
+  if self.shadow and #body > 0 then
     self.request = body
   end
-  if self.asked or not self.txn:get_var("txn.ask_usage") then
+  if self.asked or not self.asks then
     return
   end
   self.asked = true
@@ -242,6 +237,7 @@ end
 function Usage:http_headers(txn, message)
   self.txn = txn
   if message.channel:is_resp() then
+    filter.register_data_filter(self, message.channel)
     self.streamed = txn:get_var("txn.streamed") == "yes"
     self.sized = txn:get_var("txn.sized")
     -- HAProxy does not always call the filter again when the connection closes. So nothing is left in the buffer.
@@ -254,6 +250,13 @@ function Usage:http_headers(txn, message)
     end
   else
     self.began = microseconds()
+    self.size = txn:get_var("txn.size") or 0
+    self.asks = txn:get_var("txn.ask_usage")
+    self.shadow = txn:get_var("txn.shadow") and core.now().sec >= paused and self.size <= SHADOW_REQUEST
+    -- Only if it reads the body, because each call into Lua costs more than what is done there.
+    if self.asks or self.shadow then
+      filter.register_data_filter(self, message.channel)
+    end
   end
 end
 
