@@ -142,7 +142,8 @@ def floors(config: str, servers: Sequence[str]) -> str:
     return (
         f"listen tcp\n  mode tcp\n  bind :{TCP}\n{timeouts}{lines}"
         # As the gateway, it delivers each token at once. A proxy that merges tokens forwards more of them.
-        f"listen tls\n  mode http\n  option http-no-delay\n  bind :{TLS} ssl crt {certificate[1]}\n  http-reuse always\n{timeouts}{lines}"
+        f"listen tls\n  mode http\n  option http-no-delay\n  bind :{TLS} ssl crt {certificate[1]}\n"
+        f"  http-reuse always\n{timeouts}{lines}"
     )
 
 
