@@ -159,5 +159,6 @@ def main() -> None:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(checkpoint)
         os.chdir(folder)
-        ucx.report()
+        if config.disaggregation_mode.value == "prefill":  # the side that sends
+            ucx.report()
         mocker.main()

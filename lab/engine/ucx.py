@@ -1,9 +1,9 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What UCX would say of a worker's connections with UCX_LOG_LEVEL=info, from the container's namespaces and devices.
+"""What UCX would say of a worker's transfers with UCX_PROTO_INFO, from the container's namespaces and devices.
 
-The mocker transfers nothing. A worker writes the lines after its first request, as UCX does.
+The mocker transfers nothing. A worker writes the tables after its first request, as UCX 1.20 does.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from threading import Thread
 
@@ -37,26 +38,33 @@ def has_other_kind(port: int, listening: set[int]) -> bool:
     return any(other // KIND != port // KIND for other in pairs if abs(other - port) < 2 * KIND)
 
 
-def intra_node(processes: Path, gpus: int, selected: Mapping[str, str]) -> str:
-    """Return the transports to a GPU of the same host.
+def intra_node(processes: Path, gpus: int, selected: Mapping[str, str]) -> tuple[str, str]:
+    """Return method and transport to a GPU of the same host.
 
-    CUDA IPC needs one PID namespace, and access to the GPU of the other (openucx/ucx issues 10070 and 11513; vllm issue
-    55906).
+    CUDA IPC needs access to the GPU of the other (openucx/ucx issues 10070 and 11513; vllm issue 55906). It takes a
+    process with its own number for itself, and two containers with PID namespaces of their own have the same numbers.
     """
     shared = not (processes / "1/cmdline").read_bytes().split(b"\0")[0].endswith((b"python3", b"sh"))
     selection = [gpu for gpu in selected.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     visible = 0 < len(selection) < gpus
-    return "sysv/memory cma/memory cuda_copy/cuda cuda_ipc/cuda" if shared and visible else "tcp/lo cuda_copy/cuda"
+    return ("zero-copy", "cuda_ipc/cuda") if shared and visible else ("software emulation", "tcp/lo")
 
 
-def inter_node(devices: Path) -> str:
-    """Return the transports to a GPU of another host."""
-    return "rc_mlx5/mlx5_0:1" if any((devices / "infiniband").glob("uverbs*")) else "tcp/eth0"
+def inter_node(devices: Path) -> tuple[str, str]:
+    """Return method and transport to a GPU of another host."""
+    rdma = any((devices / "infiniband").glob("uverbs*"))
+    return ("zero-copy", "rc_mlx5/mlx5_0:1") if rdma else ("software emulation", "tcp/eth0")
 
 
-def message(line: str) -> str:
-    """Return a line of UCX."""
-    return f"[{time.time():.6f}] [{os.uname().nodename}:{os.getpid()}:0]      ucp_worker.c:1888 UCX  INFO    {line}"
+def table(connection: str, way: tuple[str, str]) -> list[str]:
+    """Return UCX's table of a transfer. ``way``: method and transport."""
+    operation = "remote memory write by ucp_put*(multi) from cuda/GPU0 to cuda"
+    method, transport = way
+    rows = [
+        f"| {connection} | {operation:<60} |",
+        f"| {'0..inf':>{len(connection)}} | {method:<42} | {transport:<15} |",
+    ]
+    return [f"[{time.time():.6f}] [{os.uname().nodename}:{os.getpid():<5}:0]   {row}" for row in rows]
 
 
 def _served(url: str) -> bool:
@@ -72,14 +80,14 @@ def _write(gpus: int) -> None:
         time.sleep(0.5)
     lines = []
     if has_other_kind(port, listening_ports()):
-        lines.append(f"intra-node cfg#1 tag({intra_node(Path('/proc'), gpus, os.environ)})")
+        lines += table("ucp_context_0 intra-node cfg#1", intra_node(Path("/proc"), gpus, os.environ))
     if not address.startswith("127."):
-        lines.append(f"inter-node cfg#2 tag({inter_node(Path('/dev'))})")
+        lines += table("ucp_context_0 inter-node cfg#2", inter_node(Path("/dev")))
     for line in lines:
-        print(message(line), flush=True)
+        print(line, flush=True)
 
 
 def report() -> None:
-    """Write the lines after the worker's first request, in the background."""
-    if os.environ.get("UCX_LOG_LEVEL") == "info":
+    """Write the tables after the worker's first request, in the background."""
+    if fnmatchcase("from cuda/GPU0 to cuda", os.environ.get("UCX_PROTO_INFO", "n")):
         Thread(target=_write, args=(trtllm_serve.container_gpus(),), daemon=True).start()

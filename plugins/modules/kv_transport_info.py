@@ -12,9 +12,12 @@ version_added: 0.1.0
 description:
   - Reads from the journal of workers of NVIDIA Dynamo over which transports UCX moves the KV cache from prefill to
     decode workers. An answer looks the same over NVLink, InfiniBand and TCP.
-  - UCX writes them with the first transfer, if the variable C(UCX_LOG_LEVEL) of a worker is V(info). Transfers by NIXL
-    use UCX, too. The module warns of a worker that has none.
-  - It neither measures a rate, nor sees whether the memory of GPUs is copied through that of the host.
+  - UCX 1.16 and later writes a table of each kind of transfer at the first of it, if the variable C(UCX_PROTO_INFO) of
+    the worker is V(*cuda*cuda*). Transfers by NIXL use UCX, too. Only one of the two workers writes it, in most cases
+    the sender, so the module warns of a missing one only where both kinds of workers are on the host.
+  - The connections that UCX names with C(UCX_LOG_LEVEL=info) are not read, because it names C(cuda_ipc) there also
+    where CUDA cannot open the other worker's memory.
+  - The module does not measure a rate.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
   - trtllm.fleet.attributes.info_module
@@ -51,23 +54,28 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-connections:
+transfers:
   description:
-    - The different connections by unit, of none that has not transferred anything yet.
-    - C(peer) is V(intra-node) or V(inter-node), and C(transports) has UCX's names, each with its device.
+    - The different kinds of transfers from GPU to GPU by unit.
+    - C(peer) is V(intra-node) or V(inter-node). C(operation), C(method) and C(transports) are in UCX's words, each
+      transport with its device, for the longest messages.
   returned: success
   type: dict
   sample:
-    trtllm-dynamo-decode-0.service:
+    trtllm-dynamo-prefill-0.service:
       - peer: intra-node
-        transports: [sysv/memory, cma/memory, cuda_copy/cuda, cuda_ipc/cuda]
+        operation: remote memory write by ucp_put*(multi) from cuda/GPU0 to cuda/dev[0]
+        method: zero-copy
+        transports: [cuda_ipc/cuda]
 slow:
-  description: A sentence for each worker that has only slower connections than the host allows.
+  description: A sentence for each worker that transfers more slowly than the host allows.
   returned: success
   type: list
   elements: str
   sample:
-    - trtllm-dynamo-decode-0.service transfers the KV cache to GPUs of the same host by tcp/lo, not by cuda_ipc
+    - >-
+      trtllm-dynamo-prefill-0.service transfers the KV cache to GPUs of the same host by tcp/lo (software emulation),
+      not by cuda_ipc
 """
 
 from dataclasses import asdict
@@ -75,25 +83,26 @@ from dataclasses import asdict
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.kv_transport import (
-    MESSAGE,
-    Connection,
-    read_connections,
-    slow_connections,
+    ROWS,
+    TABLES,
+    Transfer,
+    read_transfers,
+    slow_transfers,
 )
 
 
-def connections(module: AnsibleModule, unit: str) -> list[Connection]:
-    """Return the connections of a unit's current run; none if it does not run."""
+def transfers(module: AnsibleModule, unit: str) -> list[Transfer]:
+    """Return the transfers of a unit's current run; none if it does not run."""
     invocation = module.run_command(["systemctl", "show", "--property=InvocationID", "--value", unit], check_rc=True)[
         1
     ].strip()
     if not invocation:
         return []
-    search = ["journalctl", "--quiet", "--output=cat", f"--grep={MESSAGE}", f"_SYSTEMD_INVOCATION_ID={invocation}"]
+    search = ["journalctl", "--quiet", "--output=cat", f"--grep={ROWS}", f"_SYSTEMD_INVOCATION_ID={invocation}"]
     status, journal, error = module.run_command(search)
     if status > 1 or error:  # it ends with 1 without a match
         module.fail_json(msg=f"journalctl cannot search the journal of {unit}: {error or status}")
-    return read_connections(journal)
+    return read_transfers(journal)
 
 
 def main() -> None:
@@ -105,16 +114,15 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    found = {unit: connections(module, unit) for unit in module.params["units"]}
-    silent = [unit for unit, its in found.items() if not its]
-    if silent:
+    found = {unit: transfers(module, unit) for unit in module.params["units"]}
+    if module.params["both_kinds"] and not any(found.values()):
         module.warn(
-            f"{', '.join(silent)}: UCX named no transport of the KV cache, so it is not known. Nothing was transferred "
-            "yet, or UCX_LOG_LEVEL is not info."
+            f"UCX named no transfer from GPU to GPU in the journals of {', '.join(found)}, so the transport of the KV "
+            f"cache is not known. Nothing was transferred yet, or UCX_PROTO_INFO is not {TABLES}."
         )
-    slow = list(slow_connections(found, module.params["both_kinds"], module.params["rdma"]))
-    listed = {unit: [asdict(connection) for connection in its] for unit, its in found.items()}
-    module.exit_json(changed=False, connections=listed, slow=slow)
+    slow = list(slow_transfers(found, module.params["both_kinds"], module.params["rdma"]))
+    listed = {unit: [asdict(transfer) for transfer in its] for unit, its in found.items()}
+    module.exit_json(changed=False, transfers=listed, slow=slow)
 
 
 if __name__ == "__main__":

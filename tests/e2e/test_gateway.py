@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -381,7 +382,7 @@ def test_the_model_has_its_name_on_the_hub(address: str) -> None:
     # Clients of OpenAI send the slash in one way or the other.
     for name in (MODEL, MODEL.replace("/", "%2F"), MODEL.rpartition("/")[2]):
         answer = json.loads(ask(address, "GET", f"/v1/models/{name}").body)
-        assert (answer["id"], answer["object"]) == (MODEL, "model")
+        assert (answer["id"], answer["object"]) == (unquote(name), "model")
     head = ask(address, "HEAD", "/v1/models")
     assert (head.status, head.body) == (200, b"")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.kv_transport import read_connections
+from ansible_collections.trtllm.fleet.plugins.module_utils.kv_transport import read_transfers
 from lab.engine import ucx
 
 TABLE = """\
@@ -38,16 +38,21 @@ def test_a_worker_of_the_other_kind_is_seen_by_its_ports(tmp_path: Path) -> None
 def test_gpus_of_one_host(tmp_path: Path, first: bytes, selected: dict[str, str], direct: bool) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1/cmdline").write_bytes(first)
-    assert ("cuda_ipc" in ucx.intra_node(tmp_path, 4, selected)) is direct
+    assert (ucx.intra_node(tmp_path, 4, selected) == ("zero-copy", "cuda_ipc/cuda")) is direct
 
 
 def test_gpus_of_other_hosts(tmp_path: Path) -> None:
-    assert ucx.inter_node(tmp_path) == "tcp/eth0"
+    assert ucx.inter_node(tmp_path) == ("software emulation", "tcp/eth0")
     (tmp_path / "infiniband").mkdir()
     (tmp_path / "infiniband/uverbs0").touch()
-    assert ucx.inter_node(tmp_path) == "rc_mlx5/mlx5_0:1"
+    assert ucx.inter_node(tmp_path) == ("zero-copy", "rc_mlx5/mlx5_0:1")
 
 
-def test_the_roles_module_reads_its_lines() -> None:
-    line = ucx.message("intra-node cfg#1 tag(cuda_ipc/cuda)")
-    assert [one.transports for one in read_connections(line)] == [("cuda_ipc/cuda",)]
+def test_the_roles_module_reads_its_tables() -> None:
+    tables = ucx.table("ucp_context_0 intra-node cfg#1", ("zero-copy", "cuda_ipc/cuda"))
+    tables += ucx.table("ucp_context_0 inter-node cfg#2", ("zero-copy", "rc_mlx5/mlx5_0:1"))
+    read = [(one.peer, one.method, one.transports) for one in read_transfers("\n".join(tables))]
+    assert read == [
+        ("intra-node", "zero-copy", ("cuda_ipc/cuda",)),
+        ("inter-node", "zero-copy", ("rc_mlx5/mlx5_0:1",)),
+    ]

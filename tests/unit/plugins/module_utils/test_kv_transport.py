@@ -1,64 +1,86 @@
-"""Lines of UCX as in openucx/ucx pull request 8699 and parthenon issue 1260, and of UCX 1.22 in a container."""
+"""Read tables of UCX 1.20.1 and 1.22.0 of two processes with an H200 (fixtures/ucx), and others of the same form."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.kv_transport import (
-    Connection,
-    read_connections,
-    slow_connections,
+    ROWS,
+    Transfer,
+    read_transfers,
+    slow_transfers,
 )
 
-START = "[1750940543.886091] [jpbo-007-31:2816367:a]      ucp_worker.c:1855 UCX  INFO "
-NVLINK = f"{START}   0x309e3070 intra-node cfg#5 tag(sysv/memory rc_mlx5/mlx5_0:1 cuda_ipc/cuda)"
-IB = f"{START}   0x309e3070 inter-node cfg#6 tag(rc_mlx5/mlx5_0:1)"
-# Of UCX before pull request 8699.
-OLD = "ucp_worker.c:1784 UCX  INFO    0x2d96740 intra-node cfg#2tag(sysv/memory cma/memory) rma(sysv/memory)"
-TCP = f"{START} ucp_context_0 inter-node cfg#1 tag(tcp/eth0)"
-OTHERS = f"""\
-{START} ucp_context_0 self cfg#0 tag(self/memory cuda_copy/cuda)
-[1750940538.409941] [jpbo-007-31:2816369:0]     ucp_context.c:2119 UCX  INFO  Version 1.15.0
-inter-node cfg#9 tag(rc_mlx5/mlx5_0:1) without UCX
-"""
+FIXTURES = Path(__file__).parents[2] / "fixtures/ucx"
+# Remote writes, as NIXL makes, and tagged messages, as TensorRT-LLM's own transfer, in one PID namespace.
+WRITE = (FIXTURES / "write-1.20.1.log").read_text()
+SEND = (FIXTURES / "send-1.20.1.log").read_text()
+# Two PID namespaces, in which both processes have the same number. Tables of all memory (UCX_PROTO_INFO=y).
+OWN_NAMESPACES = (FIXTURES / "send-own-namespaces-1.22.0.log").read_text()
 
 
-def test_connections_are_read_once_each() -> None:
-    again = IB.replace("cfg#6", "cfg#7")
-    assert read_connections("\n".join([OTHERS, NVLINK, IB, again, OLD, TCP])) == [
-        Connection("intra-node", ("sysv/memory", "rc_mlx5/mlx5_0:1", "cuda_ipc/cuda")),
-        Connection("inter-node", ("rc_mlx5/mlx5_0:1",)),
-        Connection("intra-node", ("sysv/memory", "cma/memory")),
-        Connection("inter-node", ("tcp/eth0",)),
+def between_hosts(config: str) -> str:
+    return WRITE.replace("intra-node", "inter-node").replace("cuda_ipc/cuda", config)
+
+
+TCP = between_hosts("tcp/eth0")
+RDMA = between_hosts("50% on rc_mlx5/mlx5_0:1/path0 and 50% on rc_mlx5/mlx5_1:1/path0")
+
+WRITTEN = "remote memory write by ucp_put*(multi) from cuda/GPU0 to cuda/dev[0]"
+SENT = "rendezvous data send(multi) from cuda/GPU0 to cuda"
+
+
+def test_transfers_from_gpu_to_gpu_are_read_once_each() -> None:
+    assert read_transfers(WRITE + SEND + WRITE.replace(":870 ", ":871 ") + RDMA) == [
+        Transfer("intra-node", WRITTEN, "zero-copy", ("cuda_ipc/cuda",)),
+        Transfer("intra-node", SENT, "zero-copy flushed write to remote", ("cuda_ipc/cuda",)),
+        Transfer("inter-node", WRITTEN, "zero-copy", ("rc_mlx5/mlx5_0:1/path0", "rc_mlx5/mlx5_1:1/path0")),
     ]
-    assert read_connections(OTHERS) == []
 
 
-# NIXL with UCX 1.21; its author measured TCP.
-NIXL = f"{START} ucp_context_0 intra-node cfg#1 rma_am(tcp/eth0) device(cuda_ipc/cuda) am(tcp/eth0 cuda_ipc/cuda)"
-SAME = "w transfers the KV cache to GPUs of the same host by {}, not by cuda_ipc"
+def test_the_table_counts_and_not_the_connection() -> None:
+    assert "intra-node cfg#1 tag(tcp/lo tcp/eth0 cuda_ipc/cuda)" in OWN_NAMESPACES
+    assert read_transfers(OWN_NAMESPACES) == [
+        Transfer("intra-node", f"{SENT}/dev[0]", "fragmented copy-in copy-out", ("tcp/lo",))
+    ]
 
 
-def test_only_what_transfers_data_counts() -> None:
-    assert read_connections(NIXL) == [Connection("intra-node", ("tcp/eth0",))]
+def test_tables_of_two_processes_in_turns_are_told_apart() -> None:
+    first, second = SEND.splitlines(), OWN_NAMESPACES.splitlines()[-len(SEND.splitlines()) - 2 :]
+    mixed = [line for pair in zip(first, second, strict=False) for line in pair] + second[len(first) :]
+    assert {one.transports for one in read_transfers("\n".join(mixed))} == {("cuda_ipc/cuda",), ("tcp/lo",)}
+
+
+@pytest.mark.parametrize("journal", [WRITE, SEND, OWN_NAMESPACES])
+def test_the_search_of_the_journal_finds_the_rows(journal: str) -> None:
+    lines = journal.splitlines()
+    found = [line for line in lines if re.search(ROWS, line)]
+    assert read_transfers("\n".join(found)) == read_transfers(journal)
+    assert len(found) < len(lines)
+
+
+SLOW = "w transfers the KV cache to GPUs of the same host by tcp/lo (fragmented copy-in copy-out), not by cuda_ipc"
+FAR = "w transfers the KV cache to other hosts by tcp/eth0 (zero-copy), although the host has RDMA devices"
 
 
 @pytest.mark.parametrize(
     ("journal", "both_kinds", "rdma", "slow"),
     [
-        (NVLINK, True, True, []),
-        (IB, True, True, []),
-        (OLD, True, True, [SAME.format("sysv/memory, cma/memory")]),
-        (OLD, False, True, []),
-        # MPI between the processes of a worker, or a peer that has ended since.
-        (f"{OLD}\n{NVLINK}", True, True, []),
-        (NIXL, True, True, [SAME.format("tcp/eth0")]),
-        (TCP, True, True, ["w transfers the KV cache to other hosts by tcp/eth0, although the host has RDMA devices"]),
+        (WRITE + SEND + RDMA, True, True, []),
+        (OWN_NAMESPACES, True, True, [SLOW]),
+        (OWN_NAMESPACES, False, True, []),
+        # One of two peers.
+        (OWN_NAMESPACES + SEND, True, True, [SLOW]),
+        (TCP, True, True, [FAR]),
         (TCP, True, False, []),
-        (OTHERS, True, True, []),
+        (TCP + OWN_NAMESPACES, True, True, [SLOW, FAR]),
+        ("", True, True, []),
     ],
 )
 def test_a_fallback_is_slow_only_where_the_host_has_better(
     journal: str, both_kinds: bool, rdma: bool, slow: list[str]
 ) -> None:
-    assert list(slow_connections({"w": read_connections(journal)}, both_kinds, rdma)) == slow
+    assert list(slow_transfers({"w": read_transfers(journal)}, both_kinds, rdma)) == slow
