@@ -12,8 +12,12 @@ name it for remote writes that use it (UCX 1.22 on an H200).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output
+
+COMMAND_TIMEOUT = 60.0  # seconds
 
 # The tables of transfers from GPU to GPU, as a pattern for UCX_PROTO_INFO. MPI within a worker has none.
 TABLES = "*cuda*cuda*"
@@ -26,6 +30,10 @@ TRANSPORT = re.compile(r"\w+/[\w.:/-]+")
 # Between GPUs of one host, and RDMA between hosts.
 NVLINK = ("cuda_ipc/",)
 RDMA = ("rc_", "dc_", "ud_", "srd/")
+
+
+class KvTransportError(Exception):
+    """The transfers of a worker are not known; the message gives the cause."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +74,39 @@ def read_transfers(journal: str) -> list[Transfer]:
     return found
 
 
-def slow_transfers(units: Mapping[str, list[Transfer]], both_kinds: bool, rdma: bool) -> Iterator[str]:
-    """Return a sentence for each slower way of a worker to its peers than the host allows.
+def slow_transfers(transfers: Sequence[Transfer], both_kinds: bool, rdma: bool) -> Iterator[str]:
+    """Yield the ways of a worker to its peers that are slower than the host allows, as the end of a sentence.
 
     ``both_kinds``: the host has prefill and decode workers; ``rdma``: its workers have RDMA devices.
     """
-    for unit, transfers in units.items():
-        for peer, wanted, allowed, sentence in (
-            ("intra-node", NVLINK, both_kinds, "to GPUs of the same host by {}, not by cuda_ipc"),
-            ("inter-node", RDMA, rdma, "to other hosts by {}, although the host has RDMA devices"),
-        ):
-            slow = {
-                f"{', '.join(transfer.transports) or 'no transport'} ({transfer.method})"
-                for transfer in transfers
-                if transfer.peer == peer and not any(name.startswith(wanted) for name in transfer.transports)
-            }
-            if allowed and slow:
-                yield f"{unit} transfers the KV cache {sentence.format(' and '.join(sorted(slow)))}"
+    for peer, wanted, allowed, sentence in (
+        ("intra-node", NVLINK, both_kinds, "to GPUs of the same host by {}, not by cuda_ipc"),
+        ("inter-node", RDMA, rdma, "to other hosts by {}, although the host has RDMA devices"),
+    ):
+        slow = {
+            f"{', '.join(transfer.transports) or 'no transport'} ({transfer.method})"
+            for transfer in transfers
+            if transfer.peer == peer and not any(name.startswith(wanted) for name in transfer.transports)
+        }
+        if allowed and slow:
+            yield sentence.format(" and ".join(sorted(slow)))
+
+
+def unit_transfers(unit: str, runner: Runner) -> list[Transfer]:
+    """Return the transfers of a unit's current run; none if it does not run.
+
+    Raises:
+        KvTransportError: The journal cannot be searched.
+    """
+    show = ("systemctl", "show", "--property=InvocationID", "--value", unit)
+    invocation = output(show, COMMAND_TIMEOUT, runner, KvTransportError).strip()
+    if not invocation:
+        return []
+    done = runner(
+        ("journalctl", "--quiet", "--output=cat", f"--grep={ROWS}", f"_SYSTEMD_INVOCATION_ID={invocation}"),
+        COMMAND_TIMEOUT,
+    )
+    if done.rc not in (0, 1) or done.stderr:  # it ends with 1 without a match
+        problem = "no answer" if done.rc is None else done.text or f"exit status {done.rc}"
+        raise KvTransportError(f"journalctl cannot search the journal of {unit}: {problem}")
+    return read_transfers(done.stdout)

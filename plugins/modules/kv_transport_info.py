@@ -82,27 +82,13 @@ from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
 from ansible_collections.trtllm.fleet.plugins.module_utils.kv_transport import (
-    ROWS,
     TABLES,
-    Transfer,
-    read_transfers,
+    KvTransportError,
     slow_transfers,
+    unit_transfers,
 )
-
-
-def transfers(module: AnsibleModule, unit: str) -> list[Transfer]:
-    """Return the transfers of a unit's current run; none if it does not run."""
-    invocation = module.run_command(["systemctl", "show", "--property=InvocationID", "--value", unit], check_rc=True)[
-        1
-    ].strip()
-    if not invocation:
-        return []
-    search = ["journalctl", "--quiet", "--output=cat", f"--grep={ROWS}", f"_SYSTEMD_INVOCATION_ID={invocation}"]
-    status, journal, error = module.run_command(search)
-    if status > 1 or error:  # it ends with 1 without a match
-        module.fail_json(msg=f"journalctl cannot search the journal of {unit}: {error or status}")
-    return read_transfers(journal)
 
 
 def main() -> None:
@@ -114,13 +100,21 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    found = {unit: transfers(module, unit) for unit in module.params["units"]}
-    if module.params["both_kinds"] and not any(found.values()):
+    both_kinds, rdma = module.params["both_kinds"], module.params["rdma"]
+    try:
+        found = {unit: unit_transfers(unit, run) for unit in module.params["units"]}
+    except (KvTransportError, OSError) as error:
+        module.fail_json(msg=str(error))
+    if both_kinds and not any(found.values()):
         module.warn(
             f"UCX named no transfer from GPU to GPU in the journals of {', '.join(found)}, so the transport of the KV "
             f"cache is not known. Nothing was transferred yet, or UCX_PROTO_INFO is not {TABLES}."
         )
-    slow = list(slow_transfers(found, module.params["both_kinds"], module.params["rdma"]))
+    slow = [
+        f"{unit} transfers the KV cache {way}"
+        for unit, transfers in found.items()
+        for way in slow_transfers(transfers, both_kinds, rdma)
+    ]
     listed = {unit: [asdict(transfer) for transfer in its] for unit, its in found.items()}
     module.exit_json(changed=False, transfers=listed, slow=slow)
 

@@ -110,6 +110,7 @@ SIGNALS: Mapping[str, tuple[str, ...]] = {
     "connection_table": ("used_percent",),
     "certificate": ("path", "days", "until", "problem"),
     "packages": ("state", "names"),
+    "kv_transfer": ("name", "way"),
     "probe": ("name", "error"),
     "connection": ("kind", "message"),
     "variables": ("message", "readable"),

@@ -28,9 +28,17 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.health.remedies impor
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.record import RECORD, read_record
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import seconds_between
+from ansible_collections.trtllm.fleet.plugins.module_utils.kv_transport import (
+    KvTransportError,
+    slow_transfers,
+    unit_transfers,
+)
 from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.facts import at
+from ansible_collections.trtllm.fleet.plugins.module_utils.rdma import read_rdma
 
 CONTAINER_TIMEOUT = 20.0  # seconds
+# The units of Dynamo's workers.
+WORKERS = "trtllm-dynamo-[pd]*-[0-9]*.service"
 LOST_IN_CONTAINER = "Failed to initialize NVML"
 
 Signal = dict[str, Any]
@@ -87,8 +95,15 @@ def rare_signals(
     clock: Callable[[], float] = time.time,
     control_time: float | None = None,
 ) -> list[Signal]:
-    """Return the signals that change slowly or cost more: of containers, clock, certificates and packages."""
-    return [*container_signals(status, runner), *Platform(root, runner, clock).rare_signals(control_time)]
+    """Return the signals that change slowly or cost more.
+
+    They are of containers, transfers between workers, clock, certificates and packages.
+    """
+    return [
+        *container_signals(status, runner),
+        *transfer_signals(runner, root),
+        *Platform(root, runner, clock).rare_signals(control_time),
+    ]
 
 
 def _counts(signal: Signal, status: Status, known: Sequence[str]) -> bool:
@@ -297,3 +312,22 @@ def container_signals(status: Status, runner: Runner) -> Iterator[Signal]:
                 "error": "" if done.rc == 0 else done.text,
                 "evidence": f"{' '.join(command)}: {' '.join(done.text.split())[:200]}",
             }
+
+
+def transfer_signals(runner: Runner, root: Path) -> Iterator[Signal]:
+    """Yield each slow way by which a worker of NVIDIA Dynamo has transferred the KV cache."""
+    units = sorted(path.name for path in (root / "etc/systemd/system").glob(WORKERS))
+    if not units:
+        return
+    rdma = read_rdma((), "", root / "sys", root / "dev")
+    fast = rdma["verbs"] and any(port["state"] == "ACTIVE" for port in rdma["ports"])
+    both_kinds = len({unit.split("-")[2] for unit in units}) > 1
+    for unit in units:
+        try:
+            ways = list(slow_transfers(unit_transfers(unit, runner), both_kinds, fast))
+        except (KvTransportError, OSError) as error:
+            yield unreadable("transfers of the KV cache", error)
+            continue
+        for way in ways:
+            evidence = f"{unit}: UCX has transferred from GPU to GPU {way}"
+            yield {"signal": "kv_transfer", "name": unit, "way": way, "evidence": evidence}

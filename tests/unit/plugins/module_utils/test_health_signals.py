@@ -1,12 +1,15 @@
-"""Signals of instances, from the status of a host."""
+"""Signals of instances, from the status of a host, and of workers, from their journals."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.health.signals import serving_signals
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.signals import serving_signals, transfer_signals
 
 
 def status(runs: str, models: list[str]) -> dict[str, Any]:
@@ -34,3 +37,66 @@ def status(runs: str, models: list[str]) -> dict[str, Any]:
 def test_the_model_is_that_of_the_verified_release(runs: str, models: list[str], listed: bool) -> None:
     (instance,) = (one for one in serving_signals(status(runs, models)) if one["signal"] == "instance")
     assert instance["model_listed"] is listed
+
+
+def table(peer: str, transport: str) -> str:
+    rows = (
+        f"| u {peer} cfg#1 | remote memory write by ucp_put* from cuda/GPU0 to cuda |",
+        f"| 0..inf | copy | {transport} |",
+    )
+    return "".join(f"[1.0] [h:1 :0]   {row}\n" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("units", "state", "tables", "ways"),
+    [
+        (
+            ["prefill-0", "decode-0"],
+            "",
+            table("intra-node", "tcp/lo"),
+            ["to GPUs of the same host by tcp/lo (copy), not by cuda_ipc"],
+        ),
+        (["prefill-0", "decode-0"], "", table("intra-node", "cuda_ipc/cuda"), []),
+        # Without both kinds no GPU of the host is a peer.
+        (["prefill-0", "prefill-1"], "", table("intra-node", "tcp/lo"), []),
+        (
+            ["prefill-0"],
+            "4: ACTIVE",
+            table("inter-node", "tcp/eth0"),
+            ["to other hosts by tcp/eth0 (copy), although the host has RDMA devices"],
+        ),
+        (["prefill-0"], "1: DOWN", table("inter-node", "tcp/eth0"), []),
+        (["prefill-0"], "4: ACTIVE", table("inter-node", "rc_mlx5/mlx5_0:1"), []),
+        (["frontend", "etcd"], "4: ACTIVE", table("inter-node", "tcp/eth0"), []),
+    ],
+)
+def test_a_slow_transfer_of_a_worker_is_a_signal(
+    tmp_path: Path, units: list[str], state: str, tables: str, ways: list[str]
+) -> None:
+    folder = tmp_path / "etc/systemd/system"
+    folder.mkdir(parents=True)
+    for unit in units:
+        (folder / f"trtllm-dynamo-{unit}.service").touch()
+    if state:
+        port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+        port.mkdir(parents=True)
+        (port / "state").write_text(f"{state}\n")
+        (tmp_path / "dev/infiniband").mkdir(parents=True)
+        (tmp_path / "dev/infiniband/uverbs0").touch()
+
+    def runner(argv: Sequence[str], timeout: float) -> CommandResult:
+        if argv[0] == "systemctl":
+            return CommandResult(0, f"{argv[-1]}\n")
+        return CommandResult(0, tables if argv[-1].endswith("=trtllm-dynamo-prefill-0.service") else "")
+
+    signals = list(transfer_signals(runner, tmp_path))
+    assert [one["way"] for one in signals] == ways
+    assert {one["name"] for one in signals} <= {"trtllm-dynamo-prefill-0.service"}
+
+
+def test_an_unreadable_journal_is_not_health(tmp_path: Path) -> None:
+    folder = tmp_path / "etc/systemd/system"
+    folder.mkdir(parents=True)
+    (folder / "trtllm-dynamo-decode-0.service").touch()
+    (signal,) = transfer_signals(lambda argv, timeout: CommandResult(None), tmp_path)
+    assert (signal["signal"], signal["name"]) == ("probe", "transfers of the KV cache")

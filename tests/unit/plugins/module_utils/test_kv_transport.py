@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner
 from ansible_collections.trtllm.fleet.plugins.module_utils.kv_transport import (
     ROWS,
+    KvTransportError,
     Transfer,
     read_transfers,
     slow_transfers,
+    unit_transfers,
 )
 
 FIXTURES = Path(__file__).parents[2] / "fixtures/ucx"
@@ -62,8 +66,8 @@ def test_the_search_of_the_journal_finds_the_rows(journal: str) -> None:
     assert len(found) < len(lines)
 
 
-SLOW = "w transfers the KV cache to GPUs of the same host by tcp/lo (fragmented copy-in copy-out), not by cuda_ipc"
-FAR = "w transfers the KV cache to other hosts by tcp/eth0 (zero-copy), although the host has RDMA devices"
+SLOW = "to GPUs of the same host by tcp/lo (fragmented copy-in copy-out), not by cuda_ipc"
+FAR = "to other hosts by tcp/eth0 (zero-copy), although the host has RDMA devices"
 
 
 @pytest.mark.parametrize(
@@ -83,4 +87,34 @@ FAR = "w transfers the KV cache to other hosts by tcp/eth0 (zero-copy), although
 def test_a_fallback_is_slow_only_where_the_host_has_better(
     journal: str, both_kinds: bool, rdma: bool, slow: list[str]
 ) -> None:
-    assert list(slow_transfers({"w": read_transfers(journal)}, both_kinds, rdma)) == slow
+    assert list(slow_transfers(read_transfers(journal), both_kinds, rdma)) == slow
+
+
+def host(invocation: str, journal: CommandResult) -> tuple[list[Sequence[str]], Runner]:
+    """Return a list that gets the commands, and what answers them."""
+    asked: list[Sequence[str]] = []
+
+    def runner(argv: Sequence[str], timeout: float) -> CommandResult:
+        asked.append(argv)
+        return CommandResult(0, f"{invocation}\n") if argv[0] == "systemctl" else journal
+
+    return asked, runner
+
+
+def test_only_the_journal_of_the_current_run_counts() -> None:
+    asked, runner = host("4f00", CommandResult(0, WRITE))
+    assert [one.transports for one in unit_transfers("w.service", runner)] == [("cuda_ipc/cuda",)]
+    assert asked[1][-1] == "_SYSTEMD_INVOCATION_ID=4f00"
+
+
+@pytest.mark.parametrize(("invocation", "status"), [("4f00", 1), ("", 0)])
+def test_a_worker_without_a_transfer_or_that_does_not_run_has_none(invocation: str, status: int) -> None:
+    assert unit_transfers("w.service", host(invocation, CommandResult(status))[1]) == []
+
+
+@pytest.mark.parametrize(
+    "done", [CommandResult(2), CommandResult(1, "", "Compiled without pattern"), CommandResult(None)]
+)
+def test_a_journal_that_cannot_be_searched_is_an_error(done: CommandResult) -> None:
+    with pytest.raises(KvTransportError, match="cannot search the journal of w"):
+        unit_transfers("w.service", host("4f00", done)[1])

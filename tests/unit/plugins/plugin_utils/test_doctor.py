@@ -156,6 +156,11 @@ def unit(name: str, **values: str) -> Callable[[Fleet], None]:
     return inject
 
 
+# UCX's table of a transfer, without its rulers.
+TRANSFER = """\
+[1.0] [gpu1:1 :0]   | ucp_context_0 intra-node cfg#1 | remote memory write by ucp_put*(multi) from cuda/GPU0 to cuda |
+[1.0] [gpu1:1 :0]   |                         0..inf | software emulation                                 | tcp/lo |
+"""
 FAILED = {"ActiveState": "failed", "SubState": "failed", "Result": "exit-code"}
 
 
@@ -427,6 +432,10 @@ FAULTS: Mapping[str, Callable[[Fleet], None]] = {
     "virtual_ip_stopped": unit("trtllm-gateway-address.service", **FAILED),
     "dynamo_etcd_stopped": unit("trtllm-dynamo-etcd.service", **FAILED),
     "dynamo_stopped": unit("trtllm-dynamo-prefill-0.service", **FAILED),
+    "kv_cache_slow": both(
+        both(unit("trtllm-dynamo-prefill-0.service"), unit("trtllm-dynamo-decode-0.service")),
+        lambda fleet: setattr(fleet.host, "journal", TRANSFER),
+    ),
     "registry_mirror_stopped": unit("trtllm-registry-mirror.service", **FAILED),
     "host_name_unknown": lambda fleet: fleet.unreachable(
         "Failed to connect to the host via ssh: ssh: Could not resolve hostname gpu1: Name or service not known"
