@@ -28,6 +28,7 @@ def fleet() -> Iterator[Fleet]:
     assert run.status == 0, run.output
     with ExitStack() as stack:
         for name in FLEET.gateway_names:
+            FLEET.shell(name, "systemctl stop trtllm-health")  # that of the gateway itself
             for port in PORTS:
                 stack.enter_context(engine(name, port, 4))
         yield FLEET
