@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 import urllib.request
 from collections.abc import Mapping
@@ -84,10 +85,12 @@ def _write(gpus: int) -> None:
     if not address.startswith("127."):
         lines += table("ucp_context_0 inter-node cfg#2", inter_node(Path("/dev")))
     for line in lines:
-        print(line, flush=True)
+        print(line, file=sys.stderr, flush=True)
 
 
 def report() -> None:
     """Write the tables after the worker's first request, in the background."""
-    if fnmatchcase("from cuda/GPU0 to cuda", os.environ.get("UCX_PROTO_INFO", "n")):
+    # Standard output, the default, is a pipe. UCX's lines wait in its buffer for long.
+    asked = fnmatchcase("from cuda/GPU0 to cuda", os.environ.get("UCX_PROTO_INFO", "n"))
+    if asked and os.environ.get("UCX_LOG_FILE") == "stderr":
         Thread(target=_write, args=(trtllm_serve.container_gpus(),), daemon=True).start()

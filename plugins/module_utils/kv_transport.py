@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output
 
-COMMAND_TIMEOUT = 60.0  # seconds
+COMMAND_TIMEOUT = 60.0  # seconds, as a journal may be long
 
 # The tables of transfers from GPU to GPU, as a pattern for UCX_PROTO_INFO. MPI within a worker has none.
 TABLES = "*cuda*cuda*"
@@ -27,7 +27,7 @@ ROW = re.compile(r"^\[[\d.]+\] (\[.*?\]) +\| (.*) \|$", re.MULTILINE)
 CONNECTION = re.compile(r"\b(?:(intra|inter)-node|self) cfg#\d+$")
 GPU = re.compile(r"\b(?:from|to|into) cuda\b")
 TRANSPORT = re.compile(r"\w+/[\w.:/-]+")
-# Between GPUs of one host, and RDMA between hosts.
+# Between GPUs of one host, or of one NVLink domain, and RDMA between hosts.
 NVLINK = ("cuda_ipc/",)
 RDMA = ("rc_", "dc_", "ud_", "srd/")
 
@@ -81,7 +81,7 @@ def slow_transfers(transfers: Sequence[Transfer], both_kinds: bool, rdma: bool) 
     """
     for peer, wanted, allowed, sentence in (
         ("intra-node", NVLINK, both_kinds, "to GPUs of the same host by {}, not by cuda_ipc"),
-        ("inter-node", RDMA, rdma, "to other hosts by {}, although the host has RDMA devices"),
+        ("inter-node", RDMA + NVLINK, rdma, "to other hosts by {}, although the host has RDMA devices"),
     ):
         slow = {
             f"{', '.join(transfer.transports) or 'no transport'} ({transfer.method})"
@@ -98,9 +98,10 @@ def unit_transfers(unit: str, runner: Runner) -> list[Transfer]:
     Raises:
         KvTransportError: The journal cannot be searched.
     """
-    show = ("systemctl", "show", "--property=InvocationID", "--value", unit)
-    invocation = output(show, COMMAND_TIMEOUT, runner, KvTransportError).strip()
-    if not invocation:
+    show = ("systemctl", "show", "--property=ActiveState", "--property=InvocationID", unit)
+    shown = output(show, COMMAND_TIMEOUT, runner, KvTransportError).splitlines()
+    invocation = next((line.partition("=")[2] for line in shown if line.startswith("InvocationID=")), "")
+    if "ActiveState=active" not in shown or not invocation:
         return []
     done = runner(
         ("journalctl", "--quiet", "--output=cat", f"--grep={ROWS}", f"_SYSTEMD_INVOCATION_ID={invocation}"),

@@ -13,11 +13,14 @@ description:
   - Reads from the journal of workers of NVIDIA Dynamo over which transports UCX moves the KV cache from prefill to
     decode workers. An answer looks the same over NVLink, InfiniBand and TCP.
   - UCX 1.16 and later writes a table of each kind of transfer at the first of it, if the variable C(UCX_PROTO_INFO) of
-    the worker is V(*cuda*cuda*). Transfers by NIXL use UCX, too. Only one of the two workers writes it, in most cases
-    the sender, so the module warns of a missing one only where both kinds of workers are on the host.
+    the worker is V(*cuda*cuda*). Transfers by NIXL use UCX, too. Only one of the two workers writes it, the
+    one that reads or else the one that writes, so the module warns of a missing one only where both kinds of workers
+    are on the host.
+  - UCX has to write to standard error (C(UCX_LOG_FILE=stderr)), because its standard output waits in a buffer.
   - The connections that UCX names with C(UCX_LOG_LEVEL=info) are not read, because it names C(cuda_ipc) there also
     where CUDA cannot open the other worker's memory.
-  - The module does not measure a rate.
+  - The module does not measure a rate, and does not judge whether memory of GPUs is copied through that of the host;
+    C(method) says so. Tables that journald has removed are not known.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
   - trtllm.fleet.attributes.info_module

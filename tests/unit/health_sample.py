@@ -151,7 +151,7 @@ class SampleHost:
         if name == "nvidia-smi":
             return CommandResult(0, self.smi)
         if "--property=InvocationID" in argv:
-            return CommandResult(0, "4f00\n")
+            return CommandResult(0, f"ActiveState={self.units[argv[-1]]['ActiveState']}\nInvocationID=4f00\n")
         if name == "systemctl":
             shown = [self.units.get(unit, ABSENT) for unit in argv[argv.index("--") + 1 :]]
             return CommandResult(0, "\n".join("".join(f"{k}={v}\n" for k, v in unit.items()) for unit in shown))

@@ -55,11 +55,14 @@ def gather_signals(
 ) -> list[Signal]:
     """Return all signals of this host. ``status``: result of module host_status. A failed probe is a signal."""
     platform = Platform(root, runner, clock)
-    with ThreadPoolExecutor(3) as pool:
+    with ThreadPoolExecutor(4) as pool:
         rare = pool.submit(rare_signals, status, runner, root, clock, control_time)
         resolved = pool.submit(platform.names, names)
         kernel = pool.submit(_kernel, runner, clock())
-    return [*frequent_signals(status, kernel.result(), runner, root, clock), *rare.result(), *resolved.result()]
+        # Not for the health program, whose looks cannot wait for a search of long journals.
+        transfers = pool.submit(lambda: list(transfer_signals(runner, root)))
+    frequent = frequent_signals(status, kernel.result(), runner, root, clock)
+    return [*frequent, *rare.result(), *resolved.result(), *transfers.result()]
 
 
 def frequent_signals(
@@ -95,15 +98,8 @@ def rare_signals(
     clock: Callable[[], float] = time.time,
     control_time: float | None = None,
 ) -> list[Signal]:
-    """Return the signals that change slowly or cost more.
-
-    They are of containers, transfers between workers, clock, certificates and packages.
-    """
-    return [
-        *container_signals(status, runner),
-        *transfer_signals(runner, root),
-        *Platform(root, runner, clock).rare_signals(control_time),
-    ]
+    """Return the signals that change slowly or cost more: of containers, clock, certificates and packages."""
+    return [*container_signals(status, runner), *Platform(root, runner, clock).rare_signals(control_time)]
 
 
 def _counts(signal: Signal, status: Status, known: Sequence[str]) -> bool:
@@ -327,7 +323,7 @@ def transfer_signals(runner: Runner, root: Path) -> Iterator[Signal]:
             ways = list(slow_transfers(unit_transfers(unit, runner), both_kinds, fast))
         except (KvTransportError, OSError) as error:
             yield unreadable("transfers of the KV cache", error)
-            continue
+            return
         for way in ways:
             evidence = f"{unit}: UCX has transferred from GPU to GPU {way}"
             yield {"signal": "kv_transfer", "name": unit, "way": way, "evidence": evidence}

@@ -86,7 +86,7 @@ def test_a_slow_transfer_of_a_worker_is_a_signal(
 
     def runner(argv: Sequence[str], timeout: float) -> CommandResult:
         if argv[0] == "systemctl":
-            return CommandResult(0, f"{argv[-1]}\n")
+            return CommandResult(0, f"ActiveState=active\nInvocationID={argv[-1]}\n")
         return CommandResult(0, tables if argv[-1].endswith("=trtllm-dynamo-prefill-0.service") else "")
 
     signals = list(transfer_signals(runner, tmp_path))

@@ -80,6 +80,8 @@ FAR = "to other hosts by tcp/eth0 (zero-copy), although the host has RDMA device
         (OWN_NAMESPACES + SEND, True, True, [SLOW]),
         (TCP, True, True, [FAR]),
         (TCP, True, False, []),
+        # NVLink between hosts.
+        (between_hosts("cuda_ipc/cuda"), True, True, []),
         (TCP + OWN_NAMESPACES, True, True, [SLOW, FAR]),
         ("", True, True, []),
     ],
@@ -90,26 +92,37 @@ def test_a_fallback_is_slow_only_where_the_host_has_better(
     assert list(slow_transfers(read_transfers(journal), both_kinds, rdma)) == slow
 
 
-def host(invocation: str, journal: CommandResult) -> tuple[list[Sequence[str]], Runner]:
+RUNS = "ActiveState=active\nInvocationID=4f00\n"
+
+
+def host(shown: str, journal: CommandResult) -> tuple[list[Sequence[str]], Runner]:
     """Return a list that gets the commands, and what answers them."""
     asked: list[Sequence[str]] = []
 
     def runner(argv: Sequence[str], timeout: float) -> CommandResult:
         asked.append(argv)
-        return CommandResult(0, f"{invocation}\n") if argv[0] == "systemctl" else journal
+        return CommandResult(0, shown) if argv[0] == "systemctl" else journal
 
     return asked, runner
 
 
 def test_only_the_journal_of_the_current_run_counts() -> None:
-    asked, runner = host("4f00", CommandResult(0, WRITE))
+    asked, runner = host(RUNS, CommandResult(0, WRITE))
     assert [one.transports for one in unit_transfers("w.service", runner)] == [("cuda_ipc/cuda",)]
     assert asked[1][-1] == "_SYSTEMD_INVOCATION_ID=4f00"
 
 
-@pytest.mark.parametrize(("invocation", "status"), [("4f00", 1), ("", 0)])
-def test_a_worker_without_a_transfer_or_that_does_not_run_has_none(invocation: str, status: int) -> None:
-    assert unit_transfers("w.service", host(invocation, CommandResult(status))[1]) == []
+@pytest.mark.parametrize(
+    ("shown", "journal"),
+    [
+        (RUNS, CommandResult(1)),
+        # A unit that has ended keeps its last ID.
+        (RUNS.replace("active", "inactive"), CommandResult(0, WRITE)),
+        ("ActiveState=inactive\nInvocationID=\n", CommandResult(0, WRITE)),
+    ],
+)
+def test_a_worker_without_a_transfer_or_that_does_not_run_has_none(shown: str, journal: CommandResult) -> None:
+    assert unit_transfers("w.service", host(shown, journal)[1]) == []
 
 
 @pytest.mark.parametrize(
@@ -117,4 +130,4 @@ def test_a_worker_without_a_transfer_or_that_does_not_run_has_none(invocation: s
 )
 def test_a_journal_that_cannot_be_searched_is_an_error(done: CommandResult) -> None:
     with pytest.raises(KvTransportError, match="cannot search the journal of w"):
-        unit_transfers("w.service", host("4f00", done)[1])
+        unit_transfers("w.service", host(RUNS, done)[1])
