@@ -121,6 +121,10 @@ bench-weights: $(venv) ## Measure model distribution to 1, 2, 4 and 8 hosts by h
 bench-gateway: $(venv) ## Measure the latency that gateways add, on a running lab (GATEWAYS="gpu3 gpu4" REQUESTS=1000 STREAMS=2000)
 	PYTHONPATH=collections python -m tools.bench gateway --gateway $(or $(GATEWAYS),gpu3) --requests $(or $(REQUESTS),1000) --streams $(or $(STREAMS),2000)
 
+.PHONY: bench-gateway-alone
+bench-gateway-alone: $(venv) ## Measure what a gateway's configuration costs on this machine (DIRECTORY=copy of a gateway's HAPROXY=haproxy)
+	PYTHONPATH=collections python -m tools.bench gateway_alone --haproxy $(or $(HAPROXY),haproxy) $(DIRECTORY)
+
 .PHONY: bench-registration
 bench-registration: $(venv) ## Measure host registration at a gateway, one by one and together, with a local HAProxy (HOSTS=100)
 	PYTHONPATH=collections python -m tools.bench registration --hosts $(or $(HOSTS),100)

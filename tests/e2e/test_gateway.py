@@ -453,7 +453,8 @@ def test_malformed_length_is_rejected(fleet: Fleet, gateway: str, length: str) -
 def test_request_without_a_length_has_the_same_limit(address: str, size: int, status: int) -> None:
     body = BODY.ljust(size) if size else b""
     chunks = (b"%x\r\n%s\r\n" % (size, body) if size else b"") + b"0\r\n\r\n"
-    answer = exchange(address, request("POST", CHAT, headers={**AUTHORIZED, "Transfer-Encoding": "chunked"}) + chunks)
+    headers = {**AUTHORIZED, "Content-Type": "application/json", "Transfer-Encoding": "chunked"}
+    answer = exchange(address, request("POST", CHAT, headers=headers) + chunks)
     assert answer.status == status
 
 

@@ -1,0 +1,159 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Measure what a gateway's configuration costs HAProxy, on this machine alone: no lab, and no other hosts.
+
+Of a request the benchmark measures the time through HAProxies with this configuration, with parts of it, and with TLS
+alone, in turns, in front of an instance that answers at once. Of streams it measures the chunks that a core forwards.
+Needs a copy of a gateway's directory /etc/trtllm-fleet/gateway with its key, and HAProxy 2.5 or later; the copy has to
+be of the same or an earlier release. The key of inventory/local has to be valid there.
+
+The last line is one JSON object. The exit status is 1 if the gateway adds more than HIGHEST_ABOVE_TLS to a request, or
+forwards less than LOWEST_CHUNKS_SHARE of the chunks without its filter (see tools/bench/gateway.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tools.bench import gateway
+
+# Ports: of the instance that answers at once, of the one that streams, and the first of HAProxy, which has two each.
+AT_ONCE, FAST, FIRST = 19400, 19401, 19410
+ROUNDS = 3
+HOST = "127.0.0.1"
+
+# What HAProxy runs with, by name.
+WAYS: Mapping[str, Callable[[str], str]] = {
+    "gateway": lambda config: config,
+    "unfiltered": gateway.without_filter,
+    "unkept": lambda config: re.sub(r"^  tune.memory.hot-size .*\n", "", config, flags=re.MULTILINE),
+}
+
+
+def alone(config: str, directory: Path, port: int, instance: int) -> str:
+    """Return a gateway's configuration with one instance of this machine, for any user and without checks."""
+    config = gateway.elsewhere(config, port, port + 1)
+    return gateway.altered(
+        config.replace(gateway.ROOT, str(directory)),
+        {
+            r"^  (user|group|log-tag|localpeer) .*\n": "",
+            r"/run/bench-": f"{directory}/bench-",
+            r" user haproxy mode 600$": "",
+            r"^  bind :(\d+) ssl": rf"  bind {HOST}:\1 ssl",
+            r"^  server .*\n": "",
+            r"^  default-server .*\n": f"  server one {HOST}:{instance} maxconn 1000\n",
+        },
+    )
+
+
+@contextmanager
+def haproxy(program: str, path: Path, config: str) -> Iterator[int]:
+    """Run HAProxy, and return its process ID."""
+    path.write_text(config)
+    process = subprocess.Popen((program, "-q", "-db", "-f", str(path)))
+    try:
+        time.sleep(2)  # time to start listening
+        if process.poll() is not None:
+            raise RuntimeError(f"{program} -f {path} has ended with {process.returncode}")
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def instance(port: int, seconds: float) -> Iterator[None]:
+    command = (sys.executable, "-c", gateway.INSTANCE.read_text(), str(port), str(seconds))
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        try:
+            yield
+        finally:
+            process.communicate()
+
+
+def seconds_of(process: int) -> float:
+    """Return the CPU seconds of a process so far."""
+    # User and system time are fields after the name, which may contain spaces.
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def chunks(process: int, url: str) -> float:
+    """Read streams, and return the chunks that a core of HAProxy forwards in a second.
+
+    Raises:
+        RuntimeError: A stream is incomplete.
+    """
+    before = seconds_of(process)
+    with ThreadPoolExecutor(gateway.FAST_STREAMS) as threads:
+        read = sum(threads.map(gateway.read_stream, [url] * gateway.FAST_STREAMS))
+    if read < gateway.FAST_STREAMS * gateway.FAST_TOKENS:
+        raise RuntimeError(f"{url}: {read} chunks of {gateway.FAST_STREAMS * gateway.FAST_TOKENS}")
+    return read / (seconds_of(process) - before)
+
+
+def configurations(config: str, directory: Path, target: int) -> dict[str, tuple[str, str]]:
+    """Return configuration and URL of each way, TLS alone among them."""
+    ways = {}
+    for number, (name, change) in enumerate(WAYS.items()):
+        port = FIRST + 2 * number
+        ways[name] = (alone(change(config), directory, port, target), f"https://{HOST}:{port}")
+    floors = gateway.floors(config.replace(gateway.ROOT, str(directory)), [f"{HOST}:{target}"])
+    return ways | {"tls": (floors, f"https://{HOST}:{gateway.TLS}")}
+
+
+def measure(program: str, directory: Path, requests: int) -> dict[str, float]:
+    config = (directory / "haproxy.cfg").read_text() + "\n"
+    with ExitStack() as stack:
+        stack.enter_context(instance(AT_ONCE, 0))
+        urls = {"direct": f"http://{HOST}:{AT_ONCE}"}
+        for name, (text, url) in configurations(config, directory, AT_ONCE).items():
+            stack.enter_context(haproxy(program, directory / f"{name}.cfg", text))
+            urls[name] = url
+        clients = {name: [gateway.Client(url)] for name, url in urls.items()}
+        figures = gateway.latency(clients, requests)
+    rates: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        stack.enter_context(instance(FAST, gateway.FAST_SECONDS))
+        running = {}
+        for name, (text, url) in configurations(config, directory, FAST).items():
+            own = f"global\n  nbthread 1\n{text}" if name == "tls" else gateway.one_thread(text)
+            running[name] = (stack.enter_context(haproxy(program, directory / f"{name}.cfg", own)), url)
+        for _round in range(ROUNDS):
+            for name, (process, url) in running.items():
+                rates.setdefault(name, []).append(chunks(process, url))
+    figures |= {f"{name}_chunks_per_core": statistics.median(found) for name, found in rates.items()}
+    figures["chunks_share"] = figures["gateway_chunks_per_core"] / figures["unfiltered_chunks_per_core"]
+    figures["above_tls_ms_p50"] = figures["gateway_ms_p50"] - figures["tls_ms_p50"]
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path, help="copy of /etc/trtllm-fleet/gateway")
+    parser.add_argument("--haproxy", default="haproxy", help="HAProxy's program (default: haproxy)")
+    parser.add_argument("--requests", type=int, default=1000, help="requests of each way (default: 1000)")
+    given = parser.parse_args()
+    if not (given.directory / "haproxy.cfg").exists():
+        parser.error(f"{given.directory} has no haproxy.cfg. Name a copy of {gateway.ROOT}")
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(shutil.copytree(given.directory, f"{folder}/gateway"))
+        figures = measure(given.haproxy, directory, given.requests)
+    print(json.dumps({name: round(value, 3) for name, value in sorted(figures.items())}))
+    raise SystemExit(
+        figures["above_tls_ms_p50"] > gateway.HIGHEST_ABOVE_TLS or figures["chunks_share"] < gateway.LOWEST_CHUNKS_SHARE
+    )
