@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_the_table_counts_and_not_the_connection() -> None:
 
 def test_tables_of_two_processes_in_turns_are_told_apart() -> None:
     first, second = SEND.splitlines(), OWN_NAMESPACES.splitlines()[-len(SEND.splitlines()) - 2 :]
-    mixed = [line for pair in zip(first, second, strict=False) for line in pair] + second[len(first) :]
+    mixed = [line for pair in zip_longest(first, second, fillvalue="") for line in pair]
     assert {one.transports for one in read_transfers("\n".join(mixed))} == {("cuda_ipc/cuda",), ("tcp/lo",)}
 
 
