@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output
+from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 
 COMMAND_TIMEOUT = 60.0  # seconds, as a journal may be long
 
@@ -99,12 +100,11 @@ def unit_transfers(unit: str, runner: Runner) -> list[Transfer]:
         KvTransportError: The journal cannot be searched.
     """
     show = ("systemctl", "show", "--property=ActiveState", "--property=InvocationID", unit)
-    shown = output(show, COMMAND_TIMEOUT, runner, KvTransportError).splitlines()
-    invocation = next((line.partition("=")[2] for line in shown if line.startswith("InvocationID=")), "")
-    if "ActiveState=active" not in shown or not invocation:
+    shown = paragraphs([unit], output(show, COMMAND_TIMEOUT, runner, KvTransportError))[unit]
+    if shown["ActiveState"] != "active":
         return []
     done = runner(
-        ("journalctl", "--quiet", "--output=cat", f"--grep={ROWS}", f"_SYSTEMD_INVOCATION_ID={invocation}"),
+        ("journalctl", "--quiet", "--output=cat", f"--grep={ROWS}", f"_SYSTEMD_INVOCATION_ID={shown['InvocationID']}"),
         COMMAND_TIMEOUT,
     )
     if done.rc not in (0, 1) or done.stderr:  # it ends with 1 without a match

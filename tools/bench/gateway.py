@@ -27,7 +27,7 @@ import statistics
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -182,7 +182,7 @@ def elsewhere(config: str, port: int, metrics_port: int) -> str:
 
 def one_thread(config: str) -> str:
     """Return a configuration for one core."""
-    return altered(config, {r"^global$": "global\n  nbthread 1"})
+    return f"global\n  nbthread 1\n{config}"
 
 
 def without_filter(config: str) -> str:
@@ -222,12 +222,17 @@ def latency(clients: Mapping[str, Sequence[Client]], requests: int) -> dict[str,
     return figures | {"pairs_added_ms_p25": quartiles[0], "pairs_added_ms_p75": quartiles[2]}
 
 
+def ticks_of(processes: Iterable[str]) -> int:
+    """Return the CPU time so far of processes, from their lines of /proc/PID/stat."""
+    # User and system time are fields after the name, which may contain spaces.
+    return sum(sum(map(int, line.rpartition(")")[2].split()[11:13])) for line in processes)
+
+
 def processor_seconds(host: str) -> float:
     """Return the CPU seconds of the gateway's HAProxy so far."""
     script = f"getconf CLK_TCK; cat $(pgrep -P $(systemctl show -P MainPID {UNIT}) | sed 's,.*,/proc/&/stat,')"
     ticks, *processes = output("docker", "exec", host, "sh", "-c", script).splitlines()
-    # User and system time are fields after the name, which may contain spaces.
-    return sum(sum(map(int, line.rpartition(")")[2].split()[11:13])) for line in processes) / int(ticks)
+    return ticks_of(processes) / int(ticks)
 
 
 def keep_asking(url: str, end: float) -> int:
@@ -262,7 +267,7 @@ def proxy_seconds(host: str, name: str) -> float:
     # The brackets keep the shell, whose command line has the pattern too, out of what is found.
     script = f"getconf CLK_TCK; cat $(pgrep -f '[h]aproxy -q -db -f /run/{name}' | sed 's,.*,/proc/&/stat,')"
     ticks, *processes = output("docker", "exec", host, "sh", "-c", script).splitlines()
-    return sum(sum(map(int, line.rpartition(")")[2].split()[11:13])) for line in processes) / int(ticks)
+    return ticks_of(processes) / int(ticks)
 
 
 def read_stream(url: str) -> int:
@@ -273,11 +278,16 @@ def read_stream(url: str) -> int:
     return connection.getresponse().read().count(b'"content"')
 
 
+def read_streams(url: str) -> int:
+    """Read fast streams at the same time, and return their chunks."""
+    with ThreadPoolExecutor(FAST_STREAMS) as threads:
+        return sum(threads.map(read_stream, [url] * FAST_STREAMS))
+
+
 def chunks(host: str, name: str, url: str) -> tuple[int, float]:
     """Read streams through a HAProxy, and return their chunks and how many of them a core forwards in a second."""
     before = proxy_seconds(host, name)
-    with ThreadPoolExecutor(FAST_STREAMS) as threads:
-        read = sum(threads.map(read_stream, [url] * FAST_STREAMS))
+    read = read_streams(url)
     return read, read / (proxy_seconds(host, name) - before)
 
 

@@ -25,7 +25,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -87,9 +86,7 @@ def instance(port: int, seconds: float) -> Iterator[None]:
 
 def seconds_of(process: int) -> float:
     """Return the CPU seconds of a process so far."""
-    # User and system time are fields after the name, which may contain spaces.
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return gateway.ticks_of([Path(f"/proc/{process}/stat").read_text()]) / os.sysconf("SC_CLK_TCK")
 
 
 def chunks(process: int, url: str) -> float:
@@ -99,8 +96,7 @@ def chunks(process: int, url: str) -> float:
         RuntimeError: A stream is incomplete.
     """
     before = seconds_of(process)
-    with ThreadPoolExecutor(gateway.FAST_STREAMS) as threads:
-        read = sum(threads.map(gateway.read_stream, [url] * gateway.FAST_STREAMS))
+    read = gateway.read_streams(url)
     if read < gateway.FAST_STREAMS * gateway.FAST_TOKENS:
         raise RuntimeError(f"{url}: {read} chunks of {gateway.FAST_STREAMS * gateway.FAST_TOKENS}")
     return read / (seconds_of(process) - before)
@@ -131,8 +127,8 @@ def measure(program: str, directory: Path, requests: int) -> dict[str, float]:
         stack.enter_context(instance(FAST, gateway.FAST_SECONDS))
         running = {}
         for name, (text, url) in configurations(config, directory, FAST).items():
-            own = f"global\n  nbthread 1\n{text}" if name == "tls" else gateway.one_thread(text)
-            running[name] = (stack.enter_context(haproxy(program, directory / f"{name}.cfg", own)), url)
+            process = stack.enter_context(haproxy(program, directory / f"{name}.cfg", gateway.one_thread(text)))
+            running[name] = (process, url)
         for _round in range(ROUNDS):
             for name, (process, url) in running.items():
                 rates.setdefault(name, []).append(chunks(process, url))

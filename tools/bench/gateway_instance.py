@@ -43,8 +43,8 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             await asyncio.sleep(float(sys.argv[2]))
         writer.write(chunk("[DONE]") + b"0\r\n\r\n")
         await writer.drain()
-    except (OSError, asyncio.IncompleteReadError):
-        pass  # the client has disconnected
+    except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        pass  # the client has disconnected, or the program ends
     finally:
         writer.close()
 

@@ -20,7 +20,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.health.kernel_log imp
     kernel_signals,
     read_kernel_log,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.health.platform import Platform, unreadable
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.platform import Platform, unit_kind, unreadable
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.remedies import (
     HISTORY,
     read_remedies,
@@ -37,8 +37,6 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.facts impor
 from ansible_collections.trtllm.fleet.plugins.module_utils.rdma import read_rdma
 
 CONTAINER_TIMEOUT = 20.0  # seconds
-# The units of Dynamo's workers.
-WORKERS = "trtllm-dynamo-[pd]*-[0-9]*.service"
 LOST_IN_CONTAINER = "Failed to initialize NVML"
 
 Signal = dict[str, Any]
@@ -312,7 +310,8 @@ def container_signals(status: Status, runner: Runner) -> Iterator[Signal]:
 
 def transfer_signals(runner: Runner, root: Path) -> Iterator[Signal]:
     """Yield each slow way by which a worker of NVIDIA Dynamo has transferred the KV cache."""
-    units = sorted(path.name for path in (root / "etc/systemd/system").glob(WORKERS))
+    folder = root / "etc/systemd/system"
+    units = sorted(path.name for path in folder.glob("*.service") if unit_kind(path.name) == "worker")
     if not units:
         return
     rdma = read_rdma((), "", root / "sys", root / "dev")
