@@ -1,4 +1,4 @@
-"""Read tables of UCX 1.20.1 and 1.22.0 of two processes with an H200 (fixtures/ucx), and others of the same form."""
+"""Read tables of UCX 1.20.1 and 1.22.0 of two processes with H200 GPUs (fixtures/ucx), and others of the same form."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ WRITE = (FIXTURES / "write-1.20.1.log").read_text()
 SEND = (FIXTURES / "send-1.20.1.log").read_text()
 # Two PID namespaces, in which both processes have the same number. Tables of all memory (UCX_PROTO_INFO=y).
 OWN_NAMESPACES = (FIXTURES / "send-own-namespaces-1.22.0.log").read_text()
+# Two containers, each with a GPU that the other does not see: the tables of the receiver, then of the sender.
+OWN_GPUS = (FIXTURES / "send-own-gpus-1.20.1.log").read_text()
 
 
 def between_hosts(config: str) -> str:
@@ -50,6 +52,15 @@ def test_the_table_counts_and_not_the_connection() -> None:
     assert "intra-node cfg#1 tag(tcp/lo tcp/eth0 cuda_ipc/cuda)" in OWN_NAMESPACES
     assert read_transfers(OWN_NAMESPACES) == [
         Transfer("intra-node", f"{SENT}/dev[0]", "fragmented copy-in copy-out", ("tcp/lo",))
+    ]
+
+
+def test_the_senders_table_tells_what_the_receivers_does_not() -> None:
+    received, sent = read_transfers(OWN_GPUS)
+    assert (received.transports, sent.transports) == (("cuda_ipc/cuda",), ("tcp/eth0",))
+    assert not list(slow_transfers([received], True, False))
+    assert list(slow_transfers([received, sent], True, False)) == [
+        "to GPUs of the same host by tcp/eth0 (fragmented copy-in copy-out), not by cuda_ipc"
     ]
 
 
