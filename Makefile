@@ -125,6 +125,10 @@ bench-gateway: $(venv) ## Measure the latency that gateways add, on a running la
 bench-gateway-alone: $(venv) ## Measure what a gateway's configuration costs on this machine (DIRECTORY=copy of a gateway's HAPROXY=haproxy)
 	PYTHONPATH=collections python -m tools.bench gateway_alone --haproxy $(or $(HAPROXY),haproxy) $(DIRECTORY)
 
+.PHONY: bench-kv-transport
+bench-kv-transport: $(venv) ## Measure the KV cache's transfer between two GPUs of this host, in containers (IMAGE=with-ucx_perftest ARGUMENTS=)
+	PYTHONPATH=collections python -m tools.bench kv_transport $(ARGUMENTS) $(IMAGE)
+
 .PHONY: bench-registration
 bench-registration: $(venv) ## Measure host registration at a gateway, one by one and together, with a local HAProxy (HOSTS=100)
 	PYTHONPATH=collections python -m tools.bench registration --hosts $(or $(HOSTS),100)
