@@ -310,10 +310,10 @@ def chunk_figures(host: str, ways: Mapping[str, str]) -> dict[str, float]:
     }
 
 
-def long_prompts(direct: str, gateway: str) -> dict[str, float]:
+def long_prompts(direct: str, gateway: str, largest: int) -> dict[str, float]:
     """Return the milliseconds that a gateway adds to prompts in front of the model, by their bytes, at the median."""
     figures = {}
-    for size in PROMPTS:
+    for size in (size for size in PROMPTS if size < largest):
         body = json.dumps({"prompt": "a" * size, "max_tokens": 1, "model": MODEL})
         times: dict[str, list[float]] = {direct: [], gateway: []}
         for _turn in range(PROMPT_REQUESTS):
@@ -334,37 +334,51 @@ def long_prompts(direct: str, gateway: str) -> dict[str, float]:
     return figures
 
 
-class Streams:
-    """Concurrent streams. ``most``: the largest number open at once; ``wrong``: the number of incomplete ones."""
+def buffer_bytes(config: str) -> int:
+    """Return the size of a buffer of HAProxy, which no request exceeds."""
+    return int(re.findall(r"^  tune\.bufsize (\d+)$", config, flags=re.MULTILINE)[0])
 
-    def __init__(self, host: str, number: int) -> None:
+
+class Streams:
+    """Concurrent streams.
+
+    ``most``: the largest number open at once; ``first_token``: the longest time to a first token in seconds;
+    ``wrong``: the number of incomplete ones.
+    """
+
+    def __init__(self, host: str, number: int, port: int = HELD, tokens: int = TOKENS) -> None:
         self.host = host
         self.number = number
+        self.port = port
+        self.tokens = tokens
         self.open = self.most = 0
+        self.first_token = 0.0
         self.wrong: Counter[str] = Counter()
         self._ready = asyncio.Semaphore(HANDSHAKES)
         self._everybody = asyncio.Barrier(number)
 
     async def one(self) -> None:
-        body = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": TOKENS, "stream": True})
+        body = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": self.tokens, "stream": True})
         headers = HEADERS | {"Host": self.host, "Connection": "close", "Content-Length": str(len(body))}
         lines = ["POST /v1/completions HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", body]
         request = "\r\n".join(lines).encode()
         async with self._ready:
-            reader, writer = await asyncio.open_connection(self.host, HELD, ssl=ssl._create_unverified_context())
+            reader, writer = await asyncio.open_connection(self.host, self.port, ssl=ssl._create_unverified_context())
             # All but the last bytes of the request.
             writer.write(request[:-1])
             await writer.drain()
         await self._everybody.wait()
         writer.write(request[-1:])
+        began = time.monotonic()
         try:
             async with asyncio.timeout(STREAM_TIMEOUT):
                 received = await reader.readuntil(b"data: ")
+                self.first_token = max(self.first_token, time.monotonic() - began)
                 self.open += 1
                 self.most = max(self.most, self.open)
                 received += await reader.read()
                 self.open -= 1
-            if received.count(b'"content"') != TOKENS or not received.endswith(b"[DONE]\n\n\r\n0\r\n\r\n"):
+            if received.count(b'"content"') != self.tokens or not received.endswith(b"[DONE]\n\n\r\n0\r\n\r\n"):
                 self.wrong[f"cut after {len(received)} bytes"] += 1
         except asyncio.IncompleteReadError as error:
             self.wrong[f"not begun: {error.partial[:40]!r}"] += 1
@@ -472,7 +486,7 @@ def main() -> None:
         stack.enter_context(proxy(loaded, "bench-unfiltered", unfiltered))
         ways = {"bench-held": f"https://{gateway}:{HELD}", "bench-unfiltered": f"https://{gateway}:{UNFILTERED}"}
         figures |= chunk_figures(loaded, ways)
-        figures |= long_prompts(f"http://{fast}", f"https://{gateway}:{HELD}")
+        figures |= long_prompts(f"http://{fast}", f"https://{gateway}:{HELD}", buffer_bytes(config))
     figures |= {"requests": given.requests, "concurrency": given.concurrency}
     print(json.dumps({name: round(value, 3) for name, value in sorted(figures.items())}))
     raise SystemExit(

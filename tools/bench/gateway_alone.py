@@ -4,17 +4,20 @@
 """Measure what a gateway's configuration costs HAProxy, on this machine alone: no lab, and no other hosts.
 
 Of a request the benchmark measures the time through HAProxies with this configuration, with parts of it, and with TLS
-alone, in turns, in front of an instance that answers at once. Of streams it measures the chunks that a core forwards.
+alone, in turns, in front of an instance that answers at once. Of streams it measures the chunks that a core forwards,
+and with more of them at once than a core can forward, the longest time to a first token and the memory of one.
 Needs a copy of a gateway's directory /etc/trtllm-fleet/gateway with its key, and HAProxy 2.5 or later; the copy has to
 be of the same or an earlier release. The key of inventory/local has to be valid there.
 
 The last line is one JSON object. The exit status is 1 if the gateway adds more than HIGHEST_ABOVE_TLS to a request, or
-forwards less than LOWEST_CHUNKS_SHARE of the chunks without its filter (see tools/bench/gateway.py).
+forwards less than LOWEST_CHUNKS_SHARE of the chunks without its filter (see tools/bench/gateway.py), or if a stream
+takes more than HIGHEST_BUFFERS.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import re
@@ -27,18 +30,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tools.bench import gateway
 
 # Ports: of the instance that answers at once, of the one that streams, and the first of HAProxy, which has two each.
 AT_ONCE, FAST, FIRST = 19400, 19401, 19410
 ROUNDS = 3
+# More streams at once than a core can forward, with tokens of each.
+AT_ONCE_STREAMS, AT_ONCE_TOKENS = 900, 200
+# Of a stream's memory in buffers. HAProxy touches a whole one if headers are changed before the body is complete.
+HIGHEST_BUFFERS = 0.1
 HOST = "127.0.0.1"
 
 # What HAProxy runs with, by name.
 WAYS: Mapping[str, Callable[[str], str]] = {
     "gateway": lambda config: config,
     "unfiltered": gateway.without_filter,
+    "early": lambda config: config.replace(
+        "  http-request wait-for-body time 30s if completes\n",
+        "  http-request del-header Content-Type\n  http-request wait-for-body time 30s if completes\n",
+    ),
     "unkept": lambda config: re.sub(r"^  tune.memory.hot-size .*\n", "", config, flags=re.MULTILINE),
 }
 
@@ -102,6 +114,20 @@ def chunks(process: int, url: str) -> float:
     return read / (seconds_of(process) - before)
 
 
+def crowd(process: int, url: str, buffer: int) -> tuple[float, float]:
+    """Read more streams than a core can forward; return the longest time to a first token in s, and buffers of a stream.
+
+    Raises:
+        RuntimeError: A stream is incomplete.
+    """
+    streams = gateway.Streams(HOST, AT_ONCE_STREAMS, urlsplit(url).port or 443, AT_ONCE_TOKENS)
+    asyncio.run(streams.all())
+    if streams.wrong:
+        raise RuntimeError(f"{url}: {dict(streams.wrong)}")
+    largest = re.findall(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{process}/status").read_text(), flags=re.MULTILINE)
+    return streams.first_token, 1024 * int(largest[0]) / AT_ONCE_STREAMS / buffer
+
+
 def configurations(config: str, directory: Path, target: int) -> dict[str, tuple[str, str]]:
     """Return configuration and URL of each way, TLS alone among them."""
     ways = {}
@@ -132,6 +158,10 @@ def measure(program: str, directory: Path, requests: int) -> dict[str, float]:
         for _round in range(ROUNDS):
             for name, (process, url) in running.items():
                 rates.setdefault(name, []).append(chunks(process, url))
+        for name in ("gateway", "early"):
+            figures[f"{name}_first_token_s_max"], figures[f"{name}_buffers_per_stream"] = crowd(
+                *running[name], gateway.buffer_bytes(config)
+            )
     figures |= {f"{name}_chunks_per_core": statistics.median(found) for name, found in rates.items()}
     figures["chunks_share"] = figures["gateway_chunks_per_core"] / figures["unfiltered_chunks_per_core"]
     figures["above_tls_ms_p50"] = figures["gateway_ms_p50"] - figures["tls_ms_p50"]
@@ -151,5 +181,7 @@ def main() -> None:
         figures = measure(given.haproxy, directory, given.requests)
     print(json.dumps({name: round(value, 3) for name, value in sorted(figures.items())}))
     raise SystemExit(
-        figures["above_tls_ms_p50"] > gateway.HIGHEST_ABOVE_TLS or figures["chunks_share"] < gateway.LOWEST_CHUNKS_SHARE
+        figures["above_tls_ms_p50"] > gateway.HIGHEST_ABOVE_TLS
+        or figures["chunks_share"] < gateway.LOWEST_CHUNKS_SHARE
+        or figures["gateway_buffers_per_stream"] > HIGHEST_BUFFERS
     )

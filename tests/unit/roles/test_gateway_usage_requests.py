@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,6 +124,28 @@ def test_a_large_request(gateway: Gateway, size: int, parts: int) -> None:
     found = gateway.exchange(event_stream([CHAT_STREAM.whole]), body, parts=parts, **how)
     assert (found.request.body, found.request.whole) == (with_options(body), True)
     assert found.answer.body == CHAT_STREAM.short
+
+
+def peak_memory(process: int) -> int:
+    """Return the largest memory of a process so far in bytes."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return 1024 * int(re.findall(r"^VmHWM:\s+(\d+) kB$", status, flags=re.MULTILINE)[0])
+
+
+def test_requests_in_parts_take_a_fraction_of_their_buffers(tmp_path: Path) -> None:
+    """With a header changed HAProxy would copy a whole buffer for each further part."""
+    number, buffer = 20, 4 * 2**20
+    with running_gateway(tmp_path) as gateway, ExitStack() as clients:
+        name = gateway.script(event_stream([CHAT_STREAM.whole]))
+        request = gateway.request(name, STREAM)
+        connections = [clients.enter_context(gateway.connect()) for _number in range(number)]
+        memory = []
+        for part in (request[:-9], request[-9:-6], request[-6:-3]):
+            for connection in connections:
+                connection.sendall(part)
+            time.sleep(0.5)  # HAProxy answers nothing yet
+            memory.append(peak_memory(gateway.process.pid))
+    assert memory[-1] - memory[0] < number * buffer / 10
 
 
 @pytest.mark.parametrize("parts", [0, 3], ids=["length", "chunks"])
