@@ -44,7 +44,7 @@ _value:
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import member_problem
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.members import member_problem
 
 
 class FilterModule:

@@ -50,7 +50,7 @@ _value:
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import deployment_problems
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.problems import deployment_problems
 
 
 class FilterModule:

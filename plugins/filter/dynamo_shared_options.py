@@ -38,7 +38,7 @@ _value:
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import shared_options
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.shared import shared_options
 
 
 class FilterModule:

@@ -49,7 +49,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import stream_host
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.addresses import stream_host
 
 
 def dynamo_stream_host(facts: Mapping[str, Any], address: str, way: str) -> str:

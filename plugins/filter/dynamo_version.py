@@ -40,7 +40,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import version_row
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.versions import version_row
 
 
 def dynamo_version(image: str, versions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ _value:
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import rdma_text
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.rdma import rdma_text
 
 
 class FilterModule:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_health import ENDPOINT
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import version_row
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.versions import version_row
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 

@@ -12,14 +12,11 @@ from ansible.errors import AnsibleFilterError
 
 from ansible_collections.trtllm.fleet.plugins.filter.dynamo_stream_host import dynamo_stream_host
 from ansible_collections.trtllm.fleet.plugins.filter.dynamo_version import dynamo_version
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo import (
-    deployment_problems,
-    member_problem,
-    rdma_text,
-    shared_differs,
-    shared_options,
-    version_row,
-)
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.members import member_problem
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.problems import deployment_problems
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.rdma import rdma_text
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.shared import shared_differs, shared_options
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.versions import version_row
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe_request import read_request
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_defaults, serving_recipe
 from ansible_collections.trtllm.fleet.tests.unit.roles.test_dynamo_versions import ROWS
