@@ -27,7 +27,7 @@ import pydantic
 import yaml
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_options import DYNAMO_RUNTIME, select_release
-from lab.engine import options, trtllm_serve, ucx
+from lab.engine import options, trtllm_serve, ucx, worker_metrics
 
 # TensorRT-LLM's part of the command line.
 DEFAULTS = {"max_batch_size": 2048, "max_num_tokens": 8192, "max_seq_len": None, "max_beam_width": 1}
@@ -161,4 +161,5 @@ def main() -> None:
         os.chdir(folder)
         if config.disaggregation_mode.value == "prefill":  # the side that sends
             ucx.report()
+        worker_metrics.show_work()
         mocker.main()

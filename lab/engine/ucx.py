@@ -9,17 +9,14 @@ The mocker transfers nothing. A worker writes the tables after its first request
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
-import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from threading import Thread
 
-from lab.engine import trtllm_serve
+from lab.engine import trtllm_serve, worker_metrics
 
 # The role's ports: a worker listens at P for health and at P + 50 for requests; kinds are 100 apart.
 REQUESTS = 50
@@ -68,16 +65,9 @@ def table(connection: str, way: tuple[str, str]) -> list[str]:
     return [f"[{time.time():.6f}] [{os.uname().nodename}:{os.getpid():<5}:0]   {row}" for row in rows]
 
 
-def _served(url: str) -> bool:
-    with suppress(OSError), urllib.request.urlopen(url, timeout=5) as reply:
-        counts = re.findall(r"^dynamo_component_requests_total\{.*\} ([\d.]+)", reply.read().decode(), re.MULTILINE)
-        return any(float(count) > 0 for count in counts)
-    return False
-
-
 def _write(gpus: int) -> None:
     address, port = os.environ["DYN_SYSTEM_HOST"], int(os.environ["DYN_SYSTEM_PORT"])
-    while not _served(f"http://{address}:{port}/metrics"):
+    while not any(worker_metrics.values(f"http://{address}:{port}/metrics", "requests_total")):
         time.sleep(0.5)
     lines = []
     if has_other_kind(port, listening_ports()):

@@ -44,7 +44,7 @@ def stream_host(facts: Tree, address: str, way: str) -> str:
 
 
 def address_problems(deployment: Tree) -> Iterator[str]:
-    """Addresses that other hosts cannot reach."""
+    """Yield addresses that other hosts cannot reach."""
     hosts = list(dict.fromkeys(host for hosts in deployment["placement"].values() for host in hosts))
     # Hosts that are not in the run have no known address.
     addresses = {host: address for host, address in deployment["addresses"].items() if host in hosts}
@@ -57,11 +57,11 @@ def address_problems(deployment: Tree) -> Iterator[str]:
 
 
 def stream_problems(deployment: Tree) -> Iterator[str]:
-    """Addresses at which a frontend does not listen for the answers of workers: no model would ever load."""
+    """Yield addresses at which a frontend does not listen for the answers of workers: no model would ever load."""
     try:
         name, row = version_row(deployment["image"], deployment["versions"])
     except ValueError:
-        return  # reported by problems.py
+        return  # problems.py reports it
     others = [other for other, its in deployment["versions"].items() if its["response_stream_host"] == "address"]
     for host, facts in deployment["networks"].items():
         address = deployment["addresses"].get(host, "")

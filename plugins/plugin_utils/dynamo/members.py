@@ -42,7 +42,7 @@ def member_problem(before: Sequence[str], after: Sequence[str], lost: str) -> st
 
 
 def replacement_problems(deployment: Tree) -> Iterator[str]:
-    """A lost control host that cannot be replaced in this run."""
+    """Yield why a lost control host cannot be replaced in this run."""
     lost, hosts, absent = deployment["replaced"], deployment["placement"]["control"], deployment["absent"]
     if lost and len(hosts) != 3:
         yield (

@@ -19,7 +19,7 @@ SYSTEM_PORT_MAX = 32767
 
 
 def port_problems(deployment: Tree, workers: Sequence[Worker]) -> Iterator[str]:
-    """Ports that two components of a host share, whatever address each listens on."""
+    """Yield ports that two components of a host share, whatever address each listens on."""
     # A number from the command line is text.
     numbers = {variable: int(port) for variable, port in {**deployment["ports"], **deployment["port_ranges"]}.items()}
     above = deployment["request_port_offset"]

@@ -37,7 +37,7 @@ def rdma_text(rdma: Tree) -> str:
 
 
 def rdma_problems(workers: Sequence[Worker], found: Mapping[str, Tree]) -> Iterator[str]:
-    """RDMA devices that a worker should use and its host does not have."""
+    """Yield RDMA devices that a worker should use and its host does not have."""
     for host, kind, recipe in workers:
         rdma = found.get(host)
         given = str(recipe["environment"].get("UCX_NET_DEVICES", "")).split(",")

@@ -59,7 +59,7 @@ def shared_differs(before: Tree, after: Tree) -> bool:
 
 
 def unequal_workers(workers: Sequence[Worker], image: str) -> Iterator[str]:
-    """Settings that must be equal on all workers, because KV caches are transferred between them."""
+    """Yield settings that must be equal on all workers, because KV caches are transferred between them."""
     shared = [shared_options(worker.recipe["engine_options"]) for worker in workers]
     settings = {
         "the model": ("serving_recipe_model", [worker.recipe["model"] for worker in workers]),
@@ -77,7 +77,7 @@ def unequal_workers(workers: Sequence[Worker], image: str) -> Iterator[str]:
 
 
 def unequal_components(deployment: Tree, workers: Sequence[Worker]) -> Iterator[str]:
-    """Settings that differ from those of running components outside of the run. All of them serve one model."""
+    """Yield settings that differ from those of running components outside of the run. All of them serve one model."""
     here = {"image": {str(deployment["image"])}, **{name: {str(its)} for name, its in deployment["shared"].items()}}
     for worker in workers:
         for name, value in shared_options(worker.recipe["engine_options"]).items():

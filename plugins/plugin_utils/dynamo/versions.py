@@ -33,4 +33,5 @@ def version_row(image: str, versions: Mapping[str, Tree]) -> tuple[str, Tree]:
 
 
 def has_nats_tls(row: Tree) -> bool:
+    """Return whether a version supports TLS for NATS."""
     return any(variable.startswith("NATS_TLS_") for variable in row["nats_variables"])

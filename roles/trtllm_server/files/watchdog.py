@@ -2,13 +2,15 @@
 
 A transient unit, which the instance's unit starts and which ends with it, runs it from the release:
   python3 watchdog.py UNIT CONTAINER BASE_URL MODEL GPUS TIMEOUT START_TIMEOUT     (seconds; GPUS as 0,1)
-In the instance's own unit, needrestart would restart the engine after an update of Python's libraries.
+MODEL is an empty text for a worker of NVIDIA Dynamo. In the instance's own unit, needrestart would restart the engine
+after an update of Python's libraries.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import re
 import select
 import signal
 import socket
@@ -28,6 +30,10 @@ MAX_FAILURES = 3
 COMMAND_TIMEOUT = 60
 # Restarts by the watchdog, for module host_status. The next boot deletes them, as it does systemd's counters.
 RECORDS = Path("/run/trtllm-fleet/healed")
+# Requests of a worker of NVIDIA Dynamo that are not answered yet. Its other endpoints may have some for long.
+IN_FLIGHT = re.compile(
+    r'^dynamo_component_inflight_requests\{[^}]*\bdynamo_endpoint="generate"[^}]*\} ([0-9.]+)$', re.MULTILINE
+)
 
 
 class Unhealthy(Exception):
@@ -91,11 +97,41 @@ def probe(base_url: str, model: str, gpus: Gpus, timeout: float, completes: bool
         return completes
     path = "/v1/chat/completions"
     try:
-        status = _answer(base_url, "POST", path, json.dumps(body), timeout, gpus.work, completes)
+        status, _text = _answer(base_url, "POST", path, json.dumps(body), timeout, gpus.work, completes)
     except Unhealthy as problem:
         problem.ready = True
         raise
     return status == 200
+
+
+class Worker:
+    """The progress of a worker of NVIDIA Dynamo.
+
+    Its runtime answers while the engine hangs, and it takes no requests of others. Upstream's own check, a request to
+    itself (DYN_HEALTH_CHECK_ENABLED), ends decode workers of TensorRT-LLM, which need what a prefill worker sends
+    (ai-dynamo/dynamo, pull requests 8215 and 11083).
+    """
+
+    def __init__(self, base_url: str, gpus: Gpus, timeout: float, now: float) -> None:
+        self._base_url = base_url
+        self._gpus = gpus
+        self._timeout = timeout
+        self._moved = now
+
+    def probe(self, now: float) -> None:
+        """Request ``/health``, and find out whether requests wait while the GPUs do nothing.
+
+        Raises Unhealthy and Unanswered.
+        """
+        _answer(self._base_url, "GET", "/health", None, self._timeout, lambda: False, completes=False)
+        text = _answer(self._base_url, "GET", "/metrics", None, self._timeout, lambda: False, completes=False)[1]
+        waiting = sum(map(float, IN_FLIGHT.findall(text)))
+        if not waiting or self._gpus.work():
+            self._moved = now
+        elif now - self._moved >= self._timeout:
+            raise Unanswered(
+                f"{waiting:g} requests waited while the GPUs did nothing for {now - self._moved:.0f} s", True
+            )
 
 
 def _answer(
@@ -106,8 +142,11 @@ def _answer(
     timeout: float,
     works: Callable[[], bool],
     completes: bool,
-) -> int:
-    """Return the status of an answer. ``works`` returns whether a server without an answer yet makes progress."""
+) -> tuple[int, str]:
+    """Return the status of an answer, and its text.
+
+    ``works`` returns whether a server without an answer yet makes progress.
+    """
     url = urlsplit(base_url)
     connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=timeout)
     try:
@@ -119,7 +158,7 @@ def _answer(
             elif time.monotonic() - since >= timeout:
                 raise socket.timeout
         answer = connection.getresponse()
-        answer.read()
+        text = answer.read().decode(errors="replace")
     except socket.timeout:
         raise Unanswered(f"{method} {path} was not answered within {timeout:g} s") from None
     except (OSError, http.client.HTTPException) as error:
@@ -128,7 +167,7 @@ def _answer(
         connection.close()
     if answer.status >= 500 or (completes and answer.status != 200):
         raise Unhealthy(f"{method} {path}: HTTP {answer.status}")
-    return answer.status
+    return answer.status, text
 
 
 class Watch:
@@ -204,10 +243,14 @@ def restart(unit: str, container: str, reason: str, start: str, records: Path = 
 def main(unit: str, container: str, base_url: str, model: str, gpus: str, timeout: str, start_timeout: str) -> None:
     watch, completes = Watch(float(start_timeout), time.monotonic()), False
     start, instance = invocation(unit)[1], Gpus(gpus)
+    worker = None if model else Worker(base_url, instance, float(timeout), time.monotonic())
     while True:
         problem = None
         try:
-            completes = probe(base_url, model, instance, float(timeout), completes)
+            if worker:
+                worker.probe(time.monotonic())
+            else:
+                completes = probe(base_url, model, instance, float(timeout), completes)
         except Unhealthy as error:
             problem = error
         reason = watch.reason(problem, time.monotonic())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -126,6 +128,24 @@ def test_a_large_request(gateway: Gateway, size: int, parts: int) -> None:
     assert found.answer.body == CHAT_STREAM.short
 
 
+def listed(connection: socket.socket) -> list[str]:
+    """Return the models that the gateway lists."""
+    connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer alice\r\n\r\n")
+    answer = read_message(connection)
+    assert " 200 " in answer.head
+    return [model["id"] for model in json.loads(answer.body)["data"]]
+
+
+def test_a_process_that_ends_lists_the_models_on_open_connections(tmp_path: Path) -> None:
+    """As the old process after a reload, which has no server in its backends before HAProxy 2.8."""
+    with running_gateway(tmp_path) as gateway, gateway.connect() as connection:
+        before = listed(connection)
+        gateway.process.send_signal(signal.SIGUSR1)
+        wait_for(lambda: not gateway.is_up())
+        assert listed(connection) == before
+    assert MODEL in before
+
+
 def peak_memory(process: int) -> int:
     """Return the largest memory of a process so far in bytes."""
     status = Path(f"/proc/{process}/status").read_text()
@@ -133,11 +153,12 @@ def peak_memory(process: int) -> int:
 
 
 def test_requests_in_parts_take_a_fraction_of_their_buffers(tmp_path: Path) -> None:
-    """With a header changed HAProxy would copy a whole buffer for each further part."""
+    """With a header removed HAProxy would copy a whole buffer when the next part arrives."""
     number, buffer = 20, 4 * 2**20
     with running_gateway(tmp_path) as gateway, ExitStack() as clients:
         name = gateway.script(event_stream([CHAT_STREAM.whole]))
-        request = gateway.request(name, STREAM)
+        more = "Connection: close\r\nAccept-Encoding: gzip\r\nX-Request-Id: one\r\n"
+        request = gateway.request(name, STREAM, more=more)
         connections = [clients.enter_context(gateway.connect()) for _number in range(number)]
         memory = []
         for part in (request[:-9], request[-9:-6], request[-6:-3]):
@@ -145,6 +166,9 @@ def test_requests_in_parts_take_a_fraction_of_their_buffers(tmp_path: Path) -> N
                 connection.sendall(part)
             time.sleep(0.5)  # HAProxy answers nothing yet
             memory.append(peak_memory(gateway.process.pid))
+        for connection in connections:
+            connection.sendall(request[-3:])
+            assert read_message(connection).body == CHAT_STREAM.short
     assert memory[-1] - memory[0] < number * buffer / 10
 
 

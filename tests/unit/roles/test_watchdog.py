@@ -99,6 +99,49 @@ def test_a_probe_of_an_idle_engine_times_out(monkeypatch: pytest.MonkeyPatch) ->
     assert 1 < time.monotonic() - began < 3
 
 
+def in_flight(number: int, endpoint: str = "generate") -> str:
+    labels = f'dynamo_component="decode",dynamo_endpoint="{endpoint}",dynamo_namespace="dynamo"'
+    return (
+        "# TYPE dynamo_component_inflight_requests gauge\n"
+        f"dynamo_component_inflight_requests{{{labels}}} {number}\n"
+        f'dynamo_component_requests_total{{dynamo_endpoint="{endpoint}"}} 9\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("metrics", "work", "hangs"),
+    [
+        pytest.param(in_flight(2), [False], True, id="requests wait"),
+        pytest.param(in_flight(0) + in_flight(2), [False], True, id="two models"),
+        pytest.param(in_flight(0), [False], False, id="idle"),
+        pytest.param(in_flight(1, "kv_query"), [False], False, id="another endpoint"),
+        pytest.param("", [False], False, id="no request yet"),
+        pytest.param(in_flight(2), [True], False, id="works"),
+        pytest.param(in_flight(2), [False] * 2 + [True] + [False], False, id="worked at last"),
+    ],
+)
+def test_requests_of_a_worker_that_wait_for_idle_gpus(metrics: str, work: list[bool], hangs: bool) -> None:
+    with FakeOpenAI({"/health": [reply(200)], "/metrics": [reply(200, metrics.encode())]}) as fake:
+        worker = watchdog.Worker(fake.url, Scripted(*work), 60, 1000)
+        for second in (1020, 1040, 1059):
+            worker.probe(second)
+        if hangs:
+            with pytest.raises(Unanswered, match=r"^2 requests waited while the GPUs did nothing for 60 s$") as found:
+                worker.probe(1060)
+            assert found.value.ready
+        else:
+            worker.probe(1060)
+
+
+def test_a_worker_that_is_not_ready() -> None:
+    with (
+        FakeOpenAI({"/health": [reply(503)]}) as fake,
+        pytest.raises(Unhealthy, match="GET /health: HTTP 503") as found,
+    ):
+        watchdog.Worker(fake.url, IDLE, 60, 1000).probe(2000)
+    assert not found.value.ready
+
+
 @pytest.fixture
 def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], watchdog.Gpus]:
     """Replace nvidia-smi by a script that answers for GPUs 4 and 5 only."""
