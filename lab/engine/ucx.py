@@ -41,11 +41,12 @@ def intra_node(processes: Path, gpus: int, selected: Mapping[str, str]) -> tuple
 
     CUDA IPC needs access to the GPU of the other (openucx/ucx issues 10070 and 11513; vllm issue 55906). It takes a
     process with its own number for itself, and two containers with PID namespaces of their own have the same numbers.
+    The other way is shared memory of the host, as workers have its IPC namespace.
     """
     shared = not (processes / "1/cmdline").read_bytes().split(b"\0")[0].endswith((b"python3", b"sh"))
     selection = [gpu for gpu in selected.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     visible = 0 < len(selection) < gpus
-    return ("zero-copy", "cuda_ipc/cuda") if shared and visible else ("software emulation", "tcp/lo")
+    return ("zero-copy", "cuda_ipc/cuda") if shared and visible else ("software emulation", "sysv/memory")
 
 
 def inter_node(devices: Path) -> tuple[str, str]:
