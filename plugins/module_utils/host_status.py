@@ -243,14 +243,10 @@ class HostStatus:
 
     def _healing(self, unit: str) -> dict[str, Any] | None:
         """Return the record of an instance's watchdog; None if it did nothing."""
-        path = self._healed / f"{unit}.json"
         try:
-            noted = json.loads(path.read_text())
-            return {key: noted[key] for key in ("times", "at", "reason")}
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            self._problems.append(f"{path}: {error!r}")
+            return read_healing(self._healed, unit)
+        except HealingError as error:
+            self._problems.append(str(error))
             return None
 
     def _images(self, containers: Sequence[str]) -> dict[str, list[str]]:
@@ -320,6 +316,26 @@ def query_health(base_url: str) -> dict[str, Any]:
 def iso_time(moment: float) -> str:
     """Return a time in seconds since 1970 in ISO 8601."""
     return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds")
+
+
+class HealingError(Exception):
+    """The record of a watchdog cannot be read; the message names it."""
+
+
+def read_healing(folder: Path, unit: str) -> dict[str, Any] | None:
+    """Return what the watchdog of a unit has recorded since the boot; None if it did nothing.
+
+    Raises:
+        HealingError: The record cannot be read.
+    """
+    path = folder / f"{unit}.json"
+    try:
+        noted = json.loads(path.read_text())
+        return {key: noted[key] for key in ("times", "at", "reason")}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise HealingError(f"{path}: {error!r}") from None
 
 
 def seconds_between(since: str | None, now: str | None) -> int | None:

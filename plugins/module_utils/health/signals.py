@@ -27,7 +27,12 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.health.remedies impor
     remedy_signals,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.record import RECORD, read_record
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import seconds_between
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import (
+    HEALED,
+    HealingError,
+    read_healing,
+    seconds_between,
+)
 from ansible_collections.trtllm.fleet.plugins.module_utils.kv_transport import (
     KvTransportError,
     slow_transfers,
@@ -80,6 +85,7 @@ def frequent_signals(
         {"signal": "record", "state": state, "evidence": f"{RECORD} is {state}"},
         *gpu_signals(status, [device.address for device in scan_pci(at(root, PCI_DEVICES)) if device.is_gpu], known),
         *serving_signals(status),
+        *worker_signals(root, status["time"]),
         *drift_signals(status),
         *acceptance_signals(status),
         *remedy_signals(read_remedies(at(root, HISTORY)), clock()),
@@ -238,18 +244,38 @@ def serving_signals(status: Status) -> Iterator[Signal]:
                 filter(None, [state, f"/health: {instance['answer']}", _quoted(unit.get("last_log_line"))])
             ),
         }
-        healed = instance["healed"]
+        if instance["healed"]:
+            yield _watchdog_signal(instance["name"], instance["healed"], now)
+
+
+def _watchdog_signal(name: str, healed: Mapping[str, Any], now: str) -> Signal:
+    return {
+        "signal": "watchdog",
+        "name": name,
+        "times": healed["times"],
+        "reason": healed["reason"],
+        "age_hours": round((seconds_between(healed["at"], now) or 0) / 3600, 2),
+        "evidence": f"the watchdog killed {name} {healed['times']} times since the boot, last at {healed['at']}: "
+        f"{healed['reason']}",
+    }
+
+
+def worker_units(root: Path) -> list[str]:
+    """Return the units of this host's workers of NVIDIA Dynamo."""
+    folder = root / "etc/systemd/system"
+    return sorted(path.name for path in folder.glob("*.service") if unit_kind(path.name) == "worker")
+
+
+def worker_signals(root: Path, now: str) -> Iterator[Signal]:
+    """Yield each worker of NVIDIA Dynamo that its watchdog has killed since the boot."""
+    for unit in worker_units(root):
+        try:
+            healed = read_healing(at(root, HEALED), unit)
+        except HealingError as error:
+            yield unreadable("record of a watchdog", error)
+            continue
         if healed:
-            hours = (seconds_between(healed["at"], now) or 0) / 3600
-            yield {
-                "signal": "watchdog",
-                "name": instance["name"],
-                "times": healed["times"],
-                "reason": healed["reason"],
-                "age_hours": round(hours, 2),
-                "evidence": f"the watchdog killed {instance['name']} {healed['times']} times since the boot, last at "
-                f"{healed['at']}: {healed['reason']}",
-            }
+            yield _watchdog_signal(unit, healed, now)
 
 
 def _quoted(line: str | None) -> str:
@@ -310,8 +336,7 @@ def container_signals(status: Status, runner: Runner) -> Iterator[Signal]:
 
 def transfer_signals(runner: Runner, root: Path) -> Iterator[Signal]:
     """Yield each slow way by which a worker of NVIDIA Dynamo has transferred the KV cache."""
-    folder = root / "etc/systemd/system"
-    units = sorted(path.name for path in folder.glob("*.service") if unit_kind(path.name) == "worker")
+    units = worker_units(root)
     if not units:
         return
     rdma = read_rdma((), "", root / "sys", root / "dev")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,11 @@ from typing import Any
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
-from ansible_collections.trtllm.fleet.plugins.module_utils.health.signals import serving_signals, transfer_signals
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.signals import (
+    serving_signals,
+    transfer_signals,
+    worker_signals,
+)
 
 
 def status(runs: str, models: list[str]) -> dict[str, Any]:
@@ -100,3 +105,18 @@ def test_an_unreadable_journal_is_not_health(tmp_path: Path) -> None:
     (folder / "trtllm-dynamo-decode-0.service").touch()
     (signal,) = transfer_signals(lambda argv, timeout: CommandResult(None), tmp_path)
     assert (signal["signal"], signal["name"]) == ("probe", "transfers of the KV cache")
+
+
+def test_a_worker_that_its_watchdog_killed_is_a_signal(tmp_path: Path) -> None:
+    folder, records = tmp_path / "etc/systemd/system", tmp_path / "run/trtllm-fleet/healed"
+    folder.mkdir(parents=True)
+    records.mkdir(parents=True)
+    for name in ("prefill-0", "prefill-1", "decode-0"):
+        (folder / f"trtllm-dynamo-{name}.service").touch()
+    record = {"times": 2, "at": "2026-11-28T10:00:00+00:00", "reason": "2 requests waited"}
+    (records / "trtllm-dynamo-prefill-0.service.json").write_text(json.dumps(record))
+    (records / "trtllm-dynamo-prefill-1.service.json").write_text("{")
+    killed, broken = worker_signals(tmp_path, "2026-11-28T11:30:00+00:00")
+    assert (killed["signal"], killed["name"]) == ("watchdog", "trtllm-dynamo-prefill-0.service")
+    assert (killed["times"], killed["reason"], killed["age_hours"]) == (2, "2 requests waited", 1.5)
+    assert (broken["signal"], broken["name"]) == ("probe", "record of a watchdog")
