@@ -30,9 +30,11 @@ MAX_FAILURES = 3
 COMMAND_TIMEOUT = 60
 # Restarts by the watchdog, for module host_status. The next boot deletes them, as it does systemd's counters.
 RECORDS = Path("/run/trtllm-fleet/healed")
-# Requests of a worker of NVIDIA Dynamo that are not answered yet. Its other endpoints may have some for long.
-IN_FLIGHT = re.compile(
-    r'^dynamo_component_inflight_requests\{[^}]*\bdynamo_endpoint="generate"[^}]*\} ([0-9.]+)$', re.MULTILINE
+# Of a worker of NVIDIA Dynamo: requests without a whole answer, and bytes of answers. Its other endpoints may hold some
+# requests for long.
+COUNTS = re.compile(
+    r'^dynamo_component_(inflight_requests|response_bytes_total)\{[^}]*\bdynamo_endpoint="generate"[^}]*\} (\S+)$',
+    re.MULTILINE,
 )
 
 
@@ -59,24 +61,25 @@ class Gpus:
         self._command = ["nvidia-smi", "-i", ids, *query]
         self._query: subprocess.Popen[str] | None = None
 
-    def work(self) -> bool:
-        """Return True if a GPU has read or written its memory in the last second, False if that is unknown.
+    def work(self) -> bool | None:
+        """Return whether a GPU has read or written its memory in the last second; None if that is unknown.
 
         Each iteration of the engine reads the weights. A kernel that waits for another GPU forever does not, although
         it keeps its own GPU at 100 %: measured with NCCL on two H100, driver 580.
         """
         if self._query and self._query.poll() is None:  # It hangs in the driver and cannot be killed.
-            return False
+            return None
         try:
             self._query = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             output = self._query.communicate(timeout=COMMAND_TIMEOUT)[0]
         except OSError:
-            return False
+            return None
         except subprocess.TimeoutExpired:
             if self._query:
                 self._query.kill()
-            return False
-        return any(line.strip().isdigit() and int(line) > 0 for line in output.splitlines())
+            return None
+        figures = [int(line) for line in output.split() if line.isdigit()]
+        return any(figures) if figures else None
 
 
 def probe(base_url: str, model: str, gpus: Gpus, timeout: float, completes: bool) -> bool:
@@ -116,22 +119,59 @@ class Worker:
         self._base_url = base_url
         self._gpus = gpus
         self._timeout = timeout
+        self._ready = False
         self._moved = now
+        self._still = 0  # checks in a row without progress
+        self._sent = 0.0
+        self._blind = ""
 
     def probe(self, now: float) -> None:
-        """Request ``/health``, and find out whether requests wait while the GPUs do nothing.
+        """Find out whether requests wait while the GPUs do nothing and no answer grows.
 
-        Raises Unhealthy and Unanswered.
+        Without ``/health`` the worker has lost its lease and finishes its requests, or will not: the GPUs tell.
+
+        Raises Unhealthy, and Unanswered.
         """
-        _answer(self._base_url, "GET", "/health", None, self._timeout, lambda: False, completes=False)
-        text = _answer(self._base_url, "GET", "/metrics", None, self._timeout, lambda: False, completes=False)[1]
-        waiting = sum(map(float, IN_FLIGHT.findall(text)))
-        if not waiting or self._gpus.work():
-            self._moved = now
-        elif now - self._moved >= self._timeout:
-            raise Unanswered(
-                f"{waiting:g} requests waited while the GPUs did nothing for {now - self._moved:.0f} s", True
-            )
+        problem, waiting, sent = "", 0.0, self._sent
+        try:
+            self._get("/health")
+            self._ready = True
+            waiting, sent = self._counts()
+        except Unanswered:
+            raise
+        except Unhealthy as error:
+            if not self._ready:
+                raise
+            problem = str(error)
+        works = self._gpus.work()
+        idle = not problem and not waiting
+        if idle or works or sent != self._sent or (works is None and not problem):
+            self._moved, self._still, self._sent = now, 0, sent
+            return
+        self._still += 1
+        still = now - self._moved
+        if still >= self._timeout and self._still >= MAX_FAILURES:
+            found = problem or f"{waiting:g} requests waited"
+            raise Unanswered(f"{found}, while the GPUs did nothing for {still:.0f} s", ready=True)
+
+    def _counts(self) -> tuple[float, float]:
+        """Return the requests in flight and the bytes of answers; none in flight if the worker does not say it."""
+        try:
+            text = self._get("/metrics")
+            found = COUNTS.findall(text)
+            blind = "" if found else "/metrics has no requests of the endpoint generate"
+        except Unanswered:
+            raise
+        except Unhealthy as error:
+            found, blind = [], str(error)
+        if blind and blind != self._blind:
+            print(f"Hung requests would not be found: {blind}.", flush=True)
+        self._blind = blind
+        waiting = sum(float(value) for name, value in found if name == "inflight_requests")
+        return waiting, sum(float(value) for name, value in found if name != "inflight_requests")
+
+    def _get(self, path: str) -> str:
+        return _answer(self._base_url, "GET", path, None, self._timeout, lambda: False, completes=False)[1]
 
 
 def _answer(
@@ -140,7 +180,7 @@ def _answer(
     path: str,
     content: str | None,
     timeout: float,
-    works: Callable[[], bool],
+    works: Callable[[], bool | None],
     completes: bool,
 ) -> tuple[int, str]:
     """Return the status of an answer, and its text.

@@ -52,11 +52,11 @@ def test_reasons_for_a_restart(seen: list[Unhealthy | None], reason: str) -> Non
 class Scripted(watchdog.Gpus):
     """GPUs that work as scripted; the last state repeats."""
 
-    def __init__(self, *work: bool) -> None:
+    def __init__(self, *work: bool | None) -> None:
         self.script = list(work)
         self.checks = 0
 
-    def work(self) -> bool:
+    def work(self) -> bool | None:
         self.checks += 1
         return self.script.pop(0) if len(self.script) > 1 else self.script[0]
 
@@ -99,38 +99,69 @@ def test_a_probe_of_an_idle_engine_times_out(monkeypatch: pytest.MonkeyPatch) ->
     assert 1 < time.monotonic() - began < 3
 
 
-def in_flight(number: int, endpoint: str = "generate") -> str:
+def counts(requests: int, sent: int = 7, endpoint: str = "generate") -> bytes:
+    """Return the metrics of a worker of Dynamo with requests in flight."""
     labels = f'dynamo_component="decode",dynamo_endpoint="{endpoint}",dynamo_namespace="dynamo"'
     return (
         "# TYPE dynamo_component_inflight_requests gauge\n"
-        f"dynamo_component_inflight_requests{{{labels}}} {number}\n"
-        f'dynamo_component_requests_total{{dynamo_endpoint="{endpoint}"}} 9\n'
-    )
+        f"dynamo_component_inflight_requests{{{labels}}} {requests}\n"
+        f"dynamo_component_response_bytes_total{{{labels}}} {sent}\n"
+    ).encode()
+
+
+WAITING = "2 requests waited, while the GPUs did nothing for 60 s"
+REFUSED = "GET /health: HTTP 503, while the GPUs did nothing for 60 s"
 
 
 @pytest.mark.parametrize(
-    ("metrics", "work", "hangs"),
+    ("health", "metrics", "work", "problem"),
     [
-        pytest.param(in_flight(2), [False], True, id="requests wait"),
-        pytest.param(in_flight(0) + in_flight(2), [False], True, id="two models"),
-        pytest.param(in_flight(0), [False], False, id="idle"),
-        pytest.param(in_flight(1, "kv_query"), [False], False, id="another endpoint"),
-        pytest.param("", [False], False, id="no request yet"),
-        pytest.param(in_flight(2), [True], False, id="works"),
-        pytest.param(in_flight(2), [False] * 2 + [True] + [False], False, id="worked at last"),
+        pytest.param([200], [counts(2)], [False], WAITING, id="requests wait"),
+        pytest.param([200], [counts(0) + counts(2)], [False], WAITING, id="two models"),
+        pytest.param([200], [counts(0)], [False], "", id="idle"),
+        pytest.param([200], [counts(0), counts(1, 7, "kv_query") + counts(0)], [False], "", id="another endpoint"),
+        pytest.param([200], [counts(2)], [True], "", id="works"),
+        pytest.param([200], [counts(2)], [False, False, True, False], "", id="worked at last"),
+        pytest.param([200], [counts(2)], [None], "", id="nvidia-smi fails"),
+        pytest.param([200], [counts(2), counts(2), counts(2, 8)], [False], "", id="an answer grows"),
+        pytest.param([200, 503], [counts(2)], [True], "", id="ends, and finishes its requests"),
+        pytest.param([200, 503], [counts(2)], [False], REFUSED, id="ends, and hangs"),
+        pytest.param([200, 503], [counts(2)], [None], REFUSED, id="ends, and nvidia-smi fails"),
     ],
 )
-def test_requests_of_a_worker_that_wait_for_idle_gpus(metrics: str, work: list[bool], hangs: bool) -> None:
-    with FakeOpenAI({"/health": [reply(200)], "/metrics": [reply(200, metrics.encode())]}) as fake:
+def test_progress_of_a_worker(health: list[int], metrics: list[bytes], work: list[bool | None], problem: str) -> None:
+    answers = {"/health": [reply(status) for status in health], "/metrics": [reply(200, text) for text in metrics]}
+    with FakeOpenAI(answers) as fake:
         worker = watchdog.Worker(fake.url, Scripted(*work), 60, 1000)
+        worker.probe(1000)
         for second in (1020, 1040, 1059):
             worker.probe(second)
-        if hangs:
-            with pytest.raises(Unanswered, match=r"^2 requests waited while the GPUs did nothing for 60 s$") as found:
-                worker.probe(1060)
-            assert found.value.ready
-        else:
+        if not problem:
             worker.probe(1060)
+            return
+        with pytest.raises(Unanswered) as found:
+            worker.probe(1060)
+    assert (str(found.value), found.value.ready) == (problem, True)
+
+
+def test_one_idle_look_at_a_worker_is_not_enough() -> None:
+    with FakeOpenAI({"/health": [reply(200)], "/metrics": [reply(200, counts(2))]}) as fake:
+        worker = watchdog.Worker(fake.url, IDLE, 10, 1000)
+        for second in (1000, 1020, 1040):
+            worker.probe(second)
+        with pytest.raises(Unanswered):
+            worker.probe(1060)
+
+
+@pytest.mark.parametrize("answer", [reply(500), reply(200, b""), reply(200, counts(2, 7, "other"))])
+def test_metrics_without_the_requests_of_a_worker_are_said_once(
+    answer: Answer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeOpenAI({"/health": [reply(200)], "/metrics": [answer]}) as fake:
+        worker = watchdog.Worker(fake.url, IDLE, 60, 1000)
+        for second in range(1020, 1200, 20):
+            worker.probe(second)
+    assert capsys.readouterr().out.count("Hung requests would not be found: ") == 1
 
 
 def test_a_worker_that_is_not_ready() -> None:
@@ -161,11 +192,11 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     [
         pytest.param("echo 0; echo 37", True, id="decodes"),
         pytest.param("echo 0; echo 0", False, id="hangs or is idle"),
-        pytest.param("echo [N/A]; echo [N/A]", False, id="MIG"),
-        pytest.param("echo No devices were found; exit 6", False, id="lost"),
+        pytest.param("echo [N/A]; echo [N/A]", None, id="MIG"),
+        pytest.param("echo No devices were found; exit 6", None, id="lost"),
     ],
 )
-def test_work_of_gpus(nvidia_smi: Callable[[str], watchdog.Gpus], script: str, works: bool) -> None:
+def test_work_of_gpus(nvidia_smi: Callable[[str], watchdog.Gpus], script: str, works: bool | None) -> None:
     assert nvidia_smi(script).work() is works
 
 
@@ -176,7 +207,7 @@ def test_a_hanging_driver_is_queried_once(
     gpus = nvidia_smi(f"echo asked >> {tmp_path}/asked; exec sleep 5")
     with monkeypatch.context() as unkillable:
         unkillable.setattr("subprocess.Popen.kill", lambda process: None)
-        assert [gpus.work() for _round in range(2)] == [False, False]
+        assert [gpus.work() for _round in range(2)] == [None, None]
     assert (tmp_path / "asked").read_text() == "asked\n"
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert not watchdog.Gpus("4,5").work()
