@@ -1,0 +1,71 @@
+"""The units of Dynamo's workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from ansible_collections.trtllm.fleet.plugins.filter.container_options import container_options
+
+TEMPLATES = Path(__file__).parents[3] / "roles/dynamo/templates"
+UNIT = "trtllm-dynamo-prefill-0.service"
+COMPONENT: dict[str, Any] = {
+    "name": "prefill-0",
+    "kind": "prefill",
+    "unit": UNIT,
+    "container": "trtllm-dynamo-prefill-0",
+    "hostname": "gpu1-prefill-0",
+    "port": 9100,
+    "gpus": [2, 3],
+    "visible_gpus": [0, 1, 2, 3],
+    "recipe": {"name": "a-recipe"},
+    "certificates": {},
+}
+VARIABLES: dict[str, Any] = {
+    "component": COMPONENT,
+    "dynamo_client_config_dir": "/etc/docker-client",
+    "dynamo_control_hosts": ["gpu1"],
+    "dynamo_drain_timeout": 600,
+    "dynamo_watch_timeout": 600,
+    "dynamo_watch_start_timeout": 3600,
+    "model_weights_result": {"path": "/weights"},
+    "nvidia_container_toolkit_gpu_access": "cdi",
+    "__dynamo_address": "10.0.0.1",
+    "__dynamo_both_kinds": True,
+    "__dynamo_control_addresses": ["10.0.0.1"],
+    "__dynamo_digests": {"dynamo_image": "an-image"},
+    "__dynamo_model_path": "/model",
+    "__dynamo_worker_limits": {"ipc": "host"},
+}
+
+
+def lines(**given: Any) -> list[str]:
+    """Return the whole lines of a prefill worker's unit."""
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), trim_blocks=True, undefined=StrictUndefined)
+    environment.filters["trtllm.fleet.container_options"] = container_options
+    return environment.get_template("worker.service.j2").render({**VARIABLES, **given}).replace("\\\n", "").splitlines()
+
+
+def test_the_watchdog_of_a_worker_has_its_own_unit() -> None:
+    """An empty text in place of a model tells it that this is a worker."""
+    (line,) = [line for line in lines() if "watchdog.py" in line]
+    runner, program = line.split(" /usr/bin/python3 ")
+    assert runner.startswith("ExecStartPost=-/usr/bin/systemd-run ")
+    assert {"--no-block", "--unit=trtllm-watch-dynamo-prefill-0"} <= set(runner.split())
+    assert {f"--property={name}={UNIT}" for name in ("BindsTo", "After")} <= set(runner.split())
+    names = [UNIT, "trtllm-dynamo-prefill-0", "http://10.0.0.1:9100", '""', "2,3"]
+    assert program.split() == ["@release@/watchdog.py", *names, "600", "3600"]
+
+
+def test_a_worker_without_a_watchdog() -> None:
+    assert not [line for line in lines(dynamo_watch_timeout=0) if "watchdog" in line]
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_workers_of_both_kinds_share_the_pid_namespace_of_the_host(both: bool) -> None:
+    (line,) = [line for line in lines(__dynamo_both_kinds=both) if line.startswith("ExecStart=")]
+    assert ("--pid host" in line) == both
+    assert "--device nvidia.com/gpu=0 " in line
