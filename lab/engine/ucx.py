@@ -68,7 +68,7 @@ def table(connection: str, way: tuple[str, str]) -> list[str]:
 
 def _write(gpus: int) -> None:
     address, port = os.environ["DYN_SYSTEM_HOST"], int(os.environ["DYN_SYSTEM_PORT"])
-    while not any(worker_metrics.values(f"http://{address}:{port}/metrics", "requests_total")):
+    while not any(worker_metrics.values(worker_metrics.own_url(), "requests_total")):
         time.sleep(0.5)
     lines = []
     if has_other_kind(port, listening_ports()):

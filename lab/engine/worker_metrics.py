@@ -17,6 +17,11 @@ from threading import Thread
 from lab.engine.admission import ACTIVITY
 
 
+def own_url() -> str:
+    """Return the URL of this worker's metrics."""
+    return f"http://{os.environ['DYN_SYSTEM_HOST']}:{os.environ['DYN_SYSTEM_PORT']}/metrics"
+
+
 def values(url: str, name: str) -> list[float]:
     """Return the values of a worker's metric of all endpoints; none if it does not answer."""
     with suppress(OSError), urllib.request.urlopen(url, timeout=5) as reply:
@@ -33,7 +38,7 @@ def own_gpus(nodes: Sequence[str], environment: Mapping[str, str]) -> list[str]:
 
 
 def _show(interval: float = 1) -> None:
-    url = f"http://{os.environ['DYN_SYSTEM_HOST']}:{os.environ['DYN_SYSTEM_PORT']}/metrics"
+    url = own_url()
     gpus = own_gpus([path.name for path in Path("/dev").glob("nvidia[0-9]*")], os.environ)
     sent = values(url, "response_bytes_total")
     while True:

@@ -50,7 +50,7 @@ WAYS: Mapping[str, Callable[[str], str]] = {
     "unfiltered": gateway.without_filter,
     "early": lambda config: gateway.altered(
         config,
-        {r"^(  http-request wait-for-body time 30s if completes)$": (r"  http-request del-header Content-Type\n\1")},
+        {r"^(  http-request wait-for-body time 30s if completes)$": r"  http-request del-header Content-Type\n\1"},
     ),
     "unkept": lambda config: re.sub(r"^  tune.memory.hot-size .*\n", "", config, flags=re.MULTILINE),
 }
@@ -115,6 +115,11 @@ def chunks(process: int, url: str) -> float:
     return read / (seconds_of(process) - before)
 
 
+def buffer_bytes(config: str) -> int:
+    """Return the size of a buffer of HAProxy."""
+    return int(re.findall(r"^  tune\.bufsize (\d+)$", config, flags=re.MULTILINE)[0])
+
+
 def memory(status: str, name: str) -> int:
     """Return a number of bytes of /proc/PID/status."""
     return 1024 * int(re.findall(rf"^{name}:\s+(\d+) kB$", status, flags=re.MULTILINE)[0])
@@ -169,7 +174,7 @@ def measure(program: str, directory: Path, requests: int) -> dict[str, float]:
                 rates.setdefault(name, []).append(chunks(process, url))
         for name in ("gateway", "early"):
             figures[f"{name}_first_token_s_max"], figures[f"{name}_buffers_per_stream"] = crowd(
-                *running[name], gateway.buffer_bytes(config)
+                *running[name], buffer_bytes(config)
             )
     figures |= {f"{name}_chunks_per_core": statistics.median(found) for name, found in rates.items()}
     figures["chunks_share"] = figures["gateway_chunks_per_core"] / figures["unfiltered_chunks_per_core"]

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.kv_transport import TABLES, read_transfers
+from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.ports import read_listeners
 
 PORT = 19500
 NAMES = ("trtllm-bench-kv-1", "trtllm-bench-kv-2")
@@ -82,7 +83,7 @@ def container(options: argparse.Namespace, way: Way, end: int, test: Sequence[st
 
 def is_listening() -> bool:
     """Return whether a program of this host listens on the port, without a connection: the receiver takes one only."""
-    return f":{PORT:04X} 00000000:0000 0A" in Path("/proc/net/tcp").read_text()
+    return any(listener.port == PORT for listener in read_listeners(Path("/")))
 
 
 def wait_until_listening(process: subprocess.Popen[str]) -> None:

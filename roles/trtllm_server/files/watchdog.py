@@ -143,9 +143,9 @@ class Worker:
             if not self._ready:
                 raise
             problem = str(error)
-        works = self._gpus.work()
         idle = not problem and not waiting
-        if idle or works or sent != self._sent or (works is None and not problem):
+        works = idle or sent != self._sent or self._gpus.work()
+        if works or (works is None and not problem):
             self._moved, self._still, self._sent = now, 0, sent
             return
         self._still += 1

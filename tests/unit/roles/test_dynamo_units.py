@@ -9,6 +9,7 @@ import pytest
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ansible_collections.trtllm.fleet.plugins.filter.container_options import container_options
+from ansible_collections.trtllm.fleet.tests.unit.roles.test_trtllm_server import whole_lines
 
 TEMPLATES = Path(__file__).parents[3] / "roles/dynamo/templates"
 UNIT = "trtllm-dynamo-prefill-0.service"
@@ -46,7 +47,7 @@ def lines(**given: Any) -> list[str]:
     """Return the whole lines of a prefill worker's unit."""
     environment = Environment(loader=FileSystemLoader(TEMPLATES), trim_blocks=True, undefined=StrictUndefined)
     environment.filters["trtllm.fleet.container_options"] = container_options
-    return environment.get_template("worker.service.j2").render({**VARIABLES, **given}).replace("\\\n", "").splitlines()
+    return whole_lines(environment.get_template("worker.service.j2").render({**VARIABLES, **given}))
 
 
 def test_the_watchdog_of_a_worker_has_its_own_unit() -> None:
