@@ -52,6 +52,10 @@ WAYS: Mapping[str, Callable[[str], str]] = {
         config,
         {r"^(  http-request wait-for-body time 30s if completes)$": r"  http-request del-header Content-Type\n\1"},
     ),
+    # The gateway opens a connection to the instance for each request; the proxy that only ends TLS keeps it.
+    "reused": lambda config: gateway.altered(
+        config, {r"^  option http-server-close\n": "", r"^  http-reuse never$": "  http-reuse always"}
+    ),
     "unkept": lambda config: re.sub(r"^  tune.memory.hot-size .*\n", "", config, flags=re.MULTILINE),
 }
 
