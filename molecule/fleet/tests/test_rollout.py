@@ -4,8 +4,6 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import REPO, Fleet
 
 FLEET = Fleet("fleet-", gpus=2, gateways=1)
@@ -61,22 +59,26 @@ def roles(output: str) -> set[str]:
     return {role for role in ("gateway", "preflight", "trtllm_server") if f"TASK [trtllm.fleet.{role} : " in output}
 
 
-@pytest.mark.parametrize(
-    ("change", "check"),
-    [
-        ("echo '# by hand' >> haproxy.cfg", "! grep 'by hand' haproxy.cfg"),
-        ("rm progress.lua", "ls progress.lua"),
-        ("chmod 644 keys.map", "stat -c %a keys.map | grep 600"),
-        ("systemctl disable trtllm-gateway", "systemctl is-enabled trtllm-gateway"),
-        ("systemctl stop trtllm-gateway", "systemctl is-active trtllm-gateway"),
-    ],
+# On the gateway: what is done by hand, what shows that it was put right, and the difference that is found.
+CHANGES = (
+    ("echo '# by hand' >> haproxy.cfg", "! grep 'by hand' haproxy.cfg", "etc/trtllm-fleet/gateway/haproxy.cfg"),
+    ("rm progress.lua", "ls progress.lua", "file /etc/trtllm-fleet/gateway/progress.lua is missing"),
+    ("chmod 644 keys.map", "stat -c %a keys.map | grep 600", "file /etc/trtllm-fleet/gateway/keys.map"),
+    ("systemctl disable trtllm-gateway", "systemctl is-enabled trtllm-gateway", "loaded, disabled"),
+    ("systemctl stop trtllm-gateway", "systemctl is-active trtllm-gateway", "disabled, inactive"),
 )
-def test_change_of_the_gateway_is_put_right_by_its_role_alone(change: str, check: str) -> None:
+
+
+def test_changes_of_the_gateway_are_put_right_by_its_role_alone() -> None:
     (gateway,) = FLEET.gateway_names
     run = FLEET.play("site")
     assert (run.status, roles(run.output)) == (0, set()), run.output
-    FLEET.shell(gateway, f"cd /etc/trtllm-fleet/gateway; {change}")
-    run = FLEET.play("site")
+    for change, _check, _found in CHANGES:
+        FLEET.shell(gateway, f"cd /etc/trtllm-fleet/gateway; {change}")
+    run = FLEET.play("site", "-v")
     assert (run.status, roles(run.output)) == (0, {"gateway"}), run.output
-    FLEET.shell(gateway, f"cd /etc/trtllm-fleet/gateway; {check}")
+    said = " ".join(run.output.split())
+    assert [found for _change, _check, found in CHANGES if found not in said] == []
+    for _change, check, _found in CHANGES:
+        FLEET.shell(gateway, f"cd /etc/trtllm-fleet/gateway; {check}")
     assert FLEET.in_service() == FLEET.all_instances
