@@ -13,8 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable
+from urllib.parse import urlsplit
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner, run
+from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_components import (
+    DRAINED,
+    FOLDER,
+    Component,
+    query_component,
+    read_components,
+)
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import (
     KERNEL_MODULE,
@@ -103,6 +111,8 @@ class HostStatus:
         acceptance: Path = RESULT,
         health: Path = STATE,
     ) -> None:
+        self._root = root
+        self._unit_files = units
         self._releases = HostReleases(root, units, check_mode=True, runner=runner)
         self._smi = smi
         self._booted = booted
@@ -128,16 +138,19 @@ class HostStatus:
         survey = self._releases.status(booted=False)  # systemd is queried below, once for all properties
         description = survey["description"] or {}
         described = [one for one in description.get("instances") or [] if set(one) >= INSTANCE]
-        shown = self._show([unit["name"] for unit in survey["units"]])
+        components = read_components(self._root, self._unit_files, self._runner) if compare else []
+        names = [unit["name"] for unit in survey["units"]] + [one.unit for one in components]
+        shown = self._show(names)
         # Before the requests below, which are connections, too.
         connections = connections_by_port(read_file(self._net / "tcp") + read_file(self._net / "tcp6"))
-        with ThreadPoolExecutor(3 + len(described)) as pool:
+        with ThreadPoolExecutor(3 + len(described) + len(components)) as pool:
             gpus = pool.submit(
                 read_gpus, self._smi, COMMAND_TIMEOUT, self._runner, self._pci_devices, self._module_file
             )
             images = pool.submit(self._images, [instance["container"] for instance in described] if compare else [])
-            drift = pool.submit(self._drift, [unit["name"] for unit in survey["units"]] if compare else None)
+            drift = pool.submit(self._drift, names if compare else None)
             answers = list(pool.map(query_health, (instance["base_url"] for instance in described)))
+            component_answers = list(pool.map(query_component, components))
         units = [
             {"name": unit["name"], "release": unit["release"], **self._state(unit["name"], shown.get(unit["name"], {}))}
             for unit in survey["units"]
@@ -163,6 +176,11 @@ class HostStatus:
             "release": release(survey, description),
             "units": units,
             "instances": instances,
+            "components": [
+                self._component(one, answer, shown.get(one.unit, {}), connections)
+                for one, answer in zip(components, component_answers)
+            ],
+            "drained": (self._root / FOLDER / DRAINED).exists(),
             "driver": dict(driver, kernel_module=module_version),
             "fabric": found["fabric"]["state"],
             "nvswitches": len(found["nvswitches"]),
@@ -174,6 +192,25 @@ class HostStatus:
             "health": read_state(self._health, self._clock()),
             **drift.result(),
             "problems": self._problems,
+        }
+
+    def _component(
+        self, one: Component, answer: Mapping[str, Any], shown: Mapping[str, str], connections: Mapping[int, int]
+    ) -> dict[str, Any]:
+        """Return a component of Dynamo with its state."""
+        port = urlsplit(one.description.get("health") or "").port
+        return {
+            "name": one.name,
+            "kind": one.description.get("kind"),
+            "unit": one.unit,
+            "release": one.release,
+            "of_release": one.linked == one.release != "",
+            "image": (one.description.get("shared") or {}).get("image"),
+            "gpus": one.description.get("gpus") or [],
+            **self._state(one.unit, shown),
+            **answer,
+            "healed": self._healing(one.unit),
+            "connections": connections.get(port, 0) if port else None,
         }
 
     def _drift(self, serving: Sequence[str] | None) -> dict[str, Any]:

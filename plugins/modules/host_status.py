@@ -160,6 +160,61 @@ instances:
       description: Whether it is the image of the release; V(null) if that is unknown.
       type: bool
       sample: true
+components:
+  description:
+    - The components of NVIDIA Dynamo that role P(trtllm.fleet.dynamo#role) left. Each has C(active), C(sub),
+      C(start_limit_reached), C(last_log_line), C(restarts) and C(since) of its unit, as RV(units), and C(healed), as
+      RV(instances).
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Name of the component.
+      type: str
+      sample: decode-0
+    kind:
+      description: V(etcd), V(nats), V(frontend), V(prefill) or V(decode). V(null) before it was verified.
+      type: str
+      sample: decode
+    unit:
+      description: Its unit.
+      type: str
+      sample: trtllm-dynamo-decode-0.service
+    release:
+      description: Its last verified release; empty without one.
+      type: str
+      sample: 3f786850e387
+    of_release:
+      description: Whether the unit is of RV(components[].release).
+      type: bool
+      sample: true
+    image:
+      description: The image of frontends and workers, by tag.
+      type: str
+      sample: nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1
+    gpus:
+      description: The GPUs of a worker by number.
+      type: list
+      elements: int
+      sample: [4, 5, 6, 7]
+    healthy:
+      description: Whether C(/health) answers 200 within 5 s; V(null) for etcd and NATS.
+      type: bool
+      sample: true
+    answer:
+      description: Its answer.
+      type: str
+      sample: HTTP 200
+    connections:
+      description: Established connections on the port of that health check. V(null) for etcd and NATS.
+      type: int
+      sample: 2
+drained:
+  description: Whether playbook C(drain.yml) removed the workers of Dynamo from the host.
+  returned: success
+  type: bool
+  sample: false
 driver:
   description: C(driver) of M(trtllm.fleet.gpu_info), and the version of the loaded module (C(kernel_module)).
   returned: success

@@ -38,13 +38,17 @@ def all_on(host: str) -> dict[str, list[str]]:
 
 @dataclass
 class Dynamo:
-    """Hosts with components. places: host names by kind of component; folder: directory of the inventory."""
+    """Hosts with components.
+
+    places: host names by kind of component; folder: directory of the inventory; gateways: hosts with a gateway.
+    """
 
     count: int
     folder: Path
     places: dict[str, list[str]]
     gpu: str = "b200x1"
     variables: dict[str, Any] = field(default_factory=dict)
+    gateways: Sequence[str] = ()
 
     @property
     def names(self) -> list[str]:
@@ -67,7 +71,7 @@ class Dynamo:
         **variables: Any,
     ) -> Run:
         """Run the playbook. withdrawn: hosts without a component. only: hosts of --limit."""
-        inventory = {
+        inventory: dict[str, Any] = {
             "dynamo": {
                 "vars": {"dynamo_listen_address": "{{ ansible_host }}", **self.variables},
                 "hosts": {name: {} for name in withdrawn},
@@ -76,6 +80,8 @@ class Dynamo:
                 },
             }
         }
+        if self.gateways:
+            inventory["gateway"] = {"hosts": {name: {} for name in self.gateways}}
         groups = self.folder / "groups.yml"
         groups.write_text(yaml.safe_dump(inventory, sort_keys=False))
         limit = ["--limit", ",".join(only)] if only else []

@@ -10,6 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import seconds_between
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.components import (
+    RUNS,
+    components_of,
+    drain_reasons,
+    is_drained,
+)
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import natural
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status_text import age
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.canary import merge_traffic
@@ -22,8 +28,6 @@ Tree = Mapping[str, Any]
 VERDICTS: tuple[Verdict, ...] = ("down", "unreachable", "degraded", "drained", "nothing", "ok")
 # Two releases that differ only in their names are shown as one: hosts may mount their GPUs differently.
 RELEASE = ("recipe", "model", "revision", "image", "digest", "overrides")
-# A unit is unknown if systemd does not answer; the instance may still serve.
-RUNS = ("active", "unknown")
 RECENT = 900  # seconds for which a restart is a reason; later it is only a number
 HEALED = 86400  # seconds for which an action of the watchdog is a reason
 
@@ -44,6 +48,7 @@ def make_status(
     running = {name: gateways[name] for name in sorted(gateways, key=natural) if gateways[name].get("running")}
     rows = [host_status(name, hosts[name] or {}, running, bool(gateways)) for name in sorted(hosts, key=natural)]
     instances = [instance for host in rows for instance in host["instances"]]
+    components = [component for host in rows for component in host["components"]]
     releases = _releases(rows)
     return {
         "taken_at": taken_at,
@@ -54,7 +59,9 @@ def make_status(
             },
             "instances": len(instances),
             "in_rotation": sum(instance["in_rotation"] for instance in instances),
-            "in_flight": sum(instance["load"] for instance in instances),
+            "components": len(components),
+            "components_in_rotation": sum(component["in_rotation"] for component in components),
+            "in_flight": sum(one["load"] for one in (*instances, *components)),
             "releases": len(releases),
             "gateways": len(gateways),
             "gateways_running": len(running),
@@ -78,17 +85,20 @@ def host_status(name: str, answer: Tree, gateways: Mapping[str, Tree], behind: b
         # The gateways' data still counts.
         known = dict.fromkeys(one for gateway in gateways.values() for one in gateway["hosts"].get(name, {}))
         instances = [_instance(name, {"name": one}, {}, gateways, behind) for one in known]
-    reasons = list(_reasons(name, answer, instances, gateways)) if answered else [no_answer(answer)]
+    components = components_of(name, answer, gateways)
+    reasons = list(_reasons(name, answer, instances, components, gateways)) if answered else [no_answer(answer)]
     drift, accepted = list(answer.get("drift", [])), answer.get("acceptance")
     return {
         "name": name,
-        "verdict": _verdict(answer, instances, bool(reasons or drift)),
+        "verdict": _verdict(answer, instances, components, bool(reasons or drift)),
         "reasons": reasons,
         "drift": drift,
         "recorded": bool(answer.get("recorded")),
         "release": release,
         "age_seconds": seconds_between(release and release["verified_at"], answer.get("time")),
         "instances": instances,
+        "components": components,
+        "drained": bool(answer.get("drained")),
         "driver": answer.get("driver"),
         "gpus": list(answer.get("gpus", [])),
         "missing": list(answer.get("missing", [])),
@@ -104,15 +114,20 @@ def no_answer(answer: Tree) -> str:
     return f"{'It is unreachable' if answer.get('unreachable') else 'Its status is unknown'}: {message}"
 
 
-def _verdict(answer: Tree, instances: Sequence[Tree], has_reasons: bool) -> Verdict:
+def _verdict(answer: Tree, instances: Sequence[Tree], components: Sequence[Tree], has_reasons: bool) -> Verdict:
     if "instances" not in answer:
         return "unreachable"
     if not answer["release"] and not answer["units"]:
-        return "nothing"
+        if is_drained(answer, components):
+            return "drained"
+        if not components:
+            return "nothing"
     if instances and all(one["rotation"] and all(at["drained"] for at in one["rotation"]) for one in instances):
         return "drained"
     # The instances of a release that was never verified are unknown, so its units decide.
-    serving = [one["serves"] for one in instances] or [unit["active"] == "active" for unit in answer["units"]]
+    serving = [one["serves"] for one in (*instances, *components)] or [
+        unit["active"] == "active" for unit in answer["units"]
+    ]
     if not any(serving):
         return "down"
     return "degraded" if has_reasons else "ok"
@@ -162,7 +177,9 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
     }
 
 
-def _reasons(name: str, answer: Tree, instances: Sequence[Tree], gateways: Mapping[str, Tree]) -> Iterator[str]:
+def _reasons(
+    name: str, answer: Tree, instances: Sequence[Tree], components: Sequence[Tree], gateways: Mapping[str, Tree]
+) -> Iterator[str]:
     """Yield the reasons, in sentences, for which a host is not ok, except drift."""
     release, units = answer["release"], answer["units"]
     if not release:
@@ -174,8 +191,13 @@ def _reasons(name: str, answer: Tree, instances: Sequence[Tree], gateways: Mappi
         if unit["release"] != release["name"]:
             what = f"of release {unit['release']}" if unit["release"] else "no longer a link into a release"
             yield f"{unit['name']} is {what}, and the verified release is {release['name']}."
-    for one in instances:
+    for one in (*instances, *components):
         yield from _instance_reasons(one, answer["time"])
+    for component in components:
+        if component["active"] in RUNS and not component["of_release"]:
+            which = component["name"]
+            yield f"{which} runs a release that was never verified: a run is in progress or was interrupted."
+    yield from drain_reasons(answer, components)
     if release:
         yield from _rotation_reasons(name, instances, gateways)
     yield from _gpu_reasons(answer)
@@ -202,7 +224,7 @@ def _instance_reasons(one: Tree, now: str) -> Iterator[str]:
         yield f"{name} has been down{since}: its unit reached the start limit."
     elif one["active"] not in RUNS:
         yield f"{name} does not run: its unit is {one['active'] or 'missing'}{since}."
-    elif not one["healthy"]:
+    elif one["healthy"] is False:
         yield f"{name} runs{since} and is not healthy: {one['answer']}."
     elif model and model not in one["models"]:
         yield f"{name} serves {', '.join(one['models']) or 'no model'} and not {model}."

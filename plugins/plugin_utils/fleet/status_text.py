@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.components import summary as component_summary
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import shorten
 
 Tree = Mapping[str, Any]
@@ -62,11 +63,17 @@ def number(count: int, what: str) -> str:
 def headline(summary: Tree) -> str:
     """Return the summary of the fleet in one line."""
     verdicts = ", ".join(f"{count:,} {verdict}" for verdict, count in reversed(summary["verdicts"].items()))
-    gateways = f", {summary['gateways_running']} of {number(summary['gateways'], 'gateway')}"
+    components = (
+        f"{summary['components_in_rotation']:,} of {number(summary['components'], 'component')} of Dynamo in service, "
+        if summary["components"]
+        else ""
+    )
+    gateways = f"{summary['gateways_running']} of {number(summary['gateways'], 'gateway')}"
     return (
         f"{number(summary['hosts'], 'host')}: {verdicts}. {summary['in_rotation']:,} of "
-        f"{number(summary['instances'], 'instance')} in service, {number(summary['in_flight'], 'request')} in flight, "
-        f"{number(summary['releases'], 'release')}{gateways if summary['gateways'] else ', no gateway'}"
+        f"{number(summary['instances'], 'instance')} in service, {components}"
+        f"{number(summary['in_flight'], 'request')} in flight, {number(summary['releases'], 'release')}, "
+        f"{gateways if summary['gateways'] else 'no gateway'}"
     )
 
 
@@ -74,11 +81,14 @@ def render(status: Tree) -> str:
     """Return the status for a terminal."""
     by_name = {host["name"]: host for host in status["hosts"]}
     groups = [(release, [by_name[name] for name in release["hosts"]]) for release in status["releases"]]
-    others = [host for host in status["hosts"] if not host["release"]]
+    dynamo = [host for host in status["hosts"] if not host["release"] and (host["components"] or host["drained"])]
+    others = [host for host in status["hosts"] if not host["release"] and host not in dynamo]
     lines = [headline(status["summary"])]
     brief = len(by_name) > ROWS
     for release, hosts in groups:
         lines += ["", *_release_lines(release), *_table(_host_rows(hosts, brief), hosts)]
+    if dynamo:
+        lines += ["", "disaggregated serving", *_table(_host_rows(dynamo, brief), dynamo)]
     if others:
         lines += ["", "without a verified release, or unreachable", *_table(_host_rows(others, brief), others)]
     unrecorded = [host["name"] for host in status["hosts"] if host["release"] and not host["recorded"]]
@@ -109,21 +119,22 @@ def _host_rows(hosts: Sequence[Tree], brief: bool) -> list[tuple[str, ...]]:
     for host in hosts:
         if brief and host["verdict"] == "ok":
             continue
-        release, instances, gpus = host["release"], host["instances"], host["gpus"]
+        release, gpus = host["release"], host["gpus"]
+        parts = [*host["instances"], *host["components"]]
         total = sum(gpu["memory_total_mib"] or 0 for gpu in gpus)
         used = sum(gpu["memory_used_mib"] or 0 for gpu in gpus)
         answered = host["driver"] is not None
-        count = len(instances)
+        count = len(parts)
         rows.append(
             (
                 host["name"],
                 host["verdict"],
-                f"#{release['number']} {release['name']}" if release else "-",
+                f"#{release['number']} {release['name']}" if release else component_summary(host["components"]) or "-",
                 age(host["age_seconds"]),
-                f"{sum(one['serves'] for one in instances)}/{count}" if answered else "-",
-                f"{sum(one['in_rotation'] for one in instances)}/{count}",
-                str(sum(one["load"] for one in instances)),
-                str(sum(one["restarts"] for one in instances)) if answered else "-",
+                f"{sum(one['serves'] for one in parts)}/{count}" if answered else "-",
+                f"{sum(one['in_rotation'] for one in parts)}/{count}",
+                str(sum(one["load"] for one in parts)),
+                str(sum(one["restarts"] for one in parts)) if answered else "-",
                 (host["driver"]["version"] or host["driver"]["state"]) if answered else "-",
                 f"{len(gpus)}" if answered else "-",
                 f"{round(100 * used / total)} %" if total else "-",

@@ -22,14 +22,17 @@ from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 GROUPS = {
     "decommission": "gpu_hosts, dynamo",
     "doctor": "gpu_hosts, gateway, dynamo, registry_mirror",
+    "drain": "gpu_hosts, dynamo",
     "dynamo": "dynamo",
     "gateway": "gateway",
     "monitoring": "monitoring",
+    "status": "gpu_hosts, dynamo",
     "registry_mirror": "registry_mirror",
     "bundle": "builder1",
     "usage": "gateway",
 }
-PLAYBOOKS = sorted(path.stem for path in (ROOT / "playbooks").glob("*.yml") if path.stem != "update_hosts")
+IMPORTED = {"update_hosts", "undrain_gpu_hosts", "undrain_dynamo"}
+PLAYBOOKS = sorted(path.stem for path in (ROOT / "playbooks").glob("*.yml") if path.stem not in IMPORTED)
 
 
 def play(playbook: str, inventory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -79,7 +82,8 @@ def fixture_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_limit_that_leaves_no_host_fails_and_names_the_group(name: str, fleet: Path) -> None:
     ended = play(f"playbooks/{name}.yml", fleet, "--limit", "gateway1")
     assert ended.returncode != 0, ended.stdout
-    assert "--limit gateway1 leaves no host of gpu_hosts; this playbook needs one." in ended.stdout + ended.stderr
+    group = GROUPS.get(name, "gpu_hosts")
+    assert f"--limit gateway1 leaves no host of {group}; this playbook needs one." in ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize(

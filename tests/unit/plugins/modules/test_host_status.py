@@ -244,6 +244,8 @@ def test_a_host_that_serves(machine: Machine) -> None:
                 "image_of_release": True,
             }
         ],
+        "components": [],
+        "drained": False,
         "driver": {
             "installed": True,
             "state": "ok",
@@ -273,6 +275,72 @@ def test_a_bare_host(machine: Machine) -> None:
     found = machine.gather()
     assert [found[key] for key in ("release", "units", "instances", "drift", "problems")] == [None, [], [], [], []]
     assert machine.calls == ["/usr/bin/nvidia-smi -q -x"]
+
+
+# --- components of Dynamo ---------------------------------------------------------------------------------------------
+
+
+def deploy_component(machine: Machine, name: str, linked: bool = True, **description: Any) -> str:
+    """Have a verified component of Dynamo on the host; the name of its release."""
+    unit = f"trtllm-dynamo-{name}.service"
+    folder = machine.root / "dynamo" / name
+    releases = HostReleases(folder, machine.units, runner=lambda argv, timeout: CommandResult(0))
+    release = str(releases.stage({unit: "run\n", "release.json": json.dumps(description)}).name)
+    releases.mark_verified(release, 5)
+    if linked:
+        (machine.units / unit).symlink_to(releases.path(release) / unit)
+    return release
+
+
+def test_components_of_dynamo(machine: Machine) -> None:
+    url = f"http://127.0.0.1:{machine.port}"
+    release = deploy_component(
+        machine, "decode-0", kind="decode", health=url, gpus=[4, 5], shared={"image": "tensorrtllm-runtime:1.3.1"}
+    )
+    deploy_component(machine, "etcd", kind="etcd", health=None, shared={})
+    deploy_component(machine, "frontend", linked=False, kind="frontend", health="http://127.0.0.1:1", shared={})
+    (machine.root / "dynamo/unfinished").mkdir()
+    found = machine.gather()
+    decode, etcd, frontend, unfinished = found["components"]
+    assert decode == {
+        "name": "decode-0",
+        "kind": "decode",
+        "unit": "trtllm-dynamo-decode-0.service",
+        "release": release,
+        "of_release": True,
+        "image": "tensorrtllm-runtime:1.3.1",
+        "gpus": [4, 5],
+        "active": "active",
+        "sub": "running",
+        "start_limit_reached": False,
+        "last_log_line": None,
+        "restarts": 0,
+        "since": "1970-01-12T13:46:00+00:00",
+        "healthy": True,
+        "answer": "HTTP 200",
+        "healed": None,
+        "connections": 2,
+    }
+    assert (etcd["healthy"], etcd["answer"], etcd["connections"]) == (None, None, None)
+    assert (frontend["of_release"], frontend["healthy"]) == (False, False)
+    assert (unfinished["kind"], unfinished["release"], unfinished["of_release"]) == (None, "", False)
+    assert found["drained"] is False
+    (machine.root / "dynamo/drained").write_text("")
+    assert machine.gather()["drained"] is True
+
+
+def test_a_component_that_does_not_name_its_authority(machine: Machine) -> None:
+    """Releases of before 2026-11-28 do not."""
+    deploy_component(machine, "frontend", kind="frontend", health="https://127.0.0.1:1", shared={})
+    (frontend,) = machine.gather()["components"]
+    assert frontend["healthy"] is None
+
+
+def test_a_component_with_an_unusable_authority(machine: Machine) -> None:
+    deploy_component(machine, "frontend", kind="frontend", health="https://127.0.0.1:1", ca_file="/no/ca", shared={})
+    (frontend,) = machine.gather()["components"]
+    assert frontend["healthy"] is False
+    assert "/no/ca" in frontend["answer"]
 
 
 # --- drift ------------------------------------------------------------------------------------------------------------

@@ -117,6 +117,36 @@ def only(answer: Any, gateways: Mapping[str, Any] | None = None) -> dict[str, An
     return dict(host)
 
 
+def component(name: str, **changes: Any) -> dict[str, Any]:
+    """A component of Dynamo with which all is well."""
+    found = {
+        "name": name,
+        "kind": name.partition("-")[0],
+        "unit": f"trtllm-dynamo-{name}.service",
+        "release": "5d41402abc4b",
+        "of_release": True,
+        "image": None,
+        "gpus": [],
+        "active": "active",
+        "sub": "running",
+        "start_limit_reached": False,
+        "last_log_line": None,
+        "restarts": 0,
+        "since": "2026-11-22T20:10:00+00:00",
+        "healthy": None if name in ("etcd", "nats") else True,
+        "answer": "HTTP 200",
+        "healed": None,
+        "connections": 0,
+    }
+    return {**found, **changes}
+
+
+def dynamo(*components: Any, **changes: Any) -> dict[str, Any]:
+    """What a host with components of Dynamo answers. A text is the name of one with which all is well."""
+    parts = [component(one) if isinstance(one, str) else one for one in components]
+    return look(0, release=None, recorded=False, components=parts, drained=False, **changes)
+
+
 def broken(host: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """The host with its first instance, and the unit of that, changed."""
     for key, value in changes.items():
@@ -140,6 +170,8 @@ def test_all_is_well() -> None:
         "verdicts": {"ok": 2},
         "instances": 4,
         "in_rotation": 4,
+        "components": 0,
+        "components_in_rotation": 0,
         "in_flight": 8,
         "releases": 1,
         "gateways": 2,
@@ -551,3 +583,101 @@ def test_every_value_of_the_page_is_escaped() -> None:
 def test_a_burn_in_that_does_not_count(verdict: str, valid: bool, shown: str) -> None:
     result = {"verdict": verdict, "level": "quick", "at": NOW, "driver": "x", "valid": valid}
     assert f"61 C  {shown}" in render(status({"gpu1": look(acceptance=result)}))
+
+
+# --- components of Dynamo ---------------------------------------------------------------------------------------------
+
+
+def frontend_at(**changes: Any) -> dict[str, Any]:
+    """What a gateway answers that sends to the frontend of gpu1."""
+    found = gateway("gpu1", **changes)
+    found["hosts"]["gpu1"] = {"frontend": found["hosts"]["gpu1"]["serve-0"]}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("answer", "gateways", "verdict", "reasons"),
+    [
+        (dynamo("etcd", "nats", "frontend", "prefill-0", "decode-0"), {}, "ok", []),
+        (dynamo("etcd", "frontend"), {"gateway1": frontend_at()}, "ok", []),
+        (
+            dynamo("frontend"),
+            {"gateway1": frontend_at(drained=True)},
+            "drained",
+            ["frontend is drained at gateway1."],
+        ),
+        (
+            dynamo("frontend", "decode-0"),
+            {"gateway1": frontend_at(drained=True)},
+            "degraded",
+            ["frontend is drained at gateway1."],
+        ),
+        (
+            dynamo("frontend"),
+            {"gateway1": frontend_at(up=False, state="is DOWN")},
+            "degraded",
+            ["Gateway gateway1 sends no request to frontend, which is DOWN."],
+        ),
+        (
+            {**dynamo(), "drained": True},
+            {},
+            "drained",
+            ["It is drained and has no workers. Playbook undrain.yml returns it to service."],
+        ),
+        (
+            dynamo("decode-0", component("decode-1", healthy=False, answer="HTTP 503 from /health")),
+            {},
+            "degraded",
+            ["decode-1 runs for 2 h and is not healthy: HTTP 503 from /health."],
+        ),
+        (
+            dynamo(component("decode-0", active="failed", since=None)),
+            {},
+            "down",
+            ["decode-0 does not run: its unit is failed."],
+        ),
+        (
+            dynamo("decode-0", component("decode-1", of_release=False)),
+            {},
+            "degraded",
+            ["decode-1 runs a release that was never verified: a run is in progress or was interrupted."],
+        ),
+        (
+            dynamo(
+                component("decode-0", healed={"times": 2, "at": "2026-11-22T22:30:00+00:00", "reason": "No GPU worked"})
+            ),
+            {},
+            "degraded",
+            ["The watchdog killed decode-0 2 times, the last time 10 min ago: No GPU worked."],
+        ),
+    ],
+)
+def test_verdicts_of_components(
+    answer: dict[str, Any], gateways: dict[str, Any], verdict: str, reasons: list[str]
+) -> None:
+    host = only(answer, gateways)
+    assert (host["verdict"], host["reasons"]) == (verdict, reasons)
+
+
+def test_hosts_with_components_as_text() -> None:
+    found = status(
+        {
+            "control1": dynamo("etcd", "nats", "frontend"),
+            "gpu1": dynamo("prefill-0", "prefill-1", gpus=[GPU]),
+            "gpu2": {**dynamo(), "drained": True},
+        }
+    )
+    text = render(found)
+    assert "3 hosts: 2 ok, 1 drained. 0 of 0 instances in service, 5 of 5 components of Dynamo in service" in text
+    lines = text[text.index("disaggregated serving") :].splitlines()
+    assert [line.split()[:2] for line in lines[2:5]] == [["control1", "ok"], ["gpu1", "ok"], ["gpu2", "drained"]]
+    assert "etcd, nats, frontend" in lines[2]
+    assert "2 prefill" in lines[3]
+    assert "without a verified release" not in text
+    assert "No drift is known" not in text
+
+
+def test_page_with_components() -> None:
+    shown = html(status({"gpu1": dynamo("frontend", "decode-0")}))
+    assert "Components of Dynamo in service" in shown
+    assert "frontend, decode-0" in shown

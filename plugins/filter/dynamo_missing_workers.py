@@ -1,0 +1,77 @@
+# Copyright (c) 2026, trtllm.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: dynamo_missing_workers
+short_description: Return the kinds of workers that NVIDIA Dynamo would lack without some hosts
+version_added: 0.1.0
+author:
+  - trtllm.fleet contributors (@trtllm-fleet)
+description:
+  - A worker of a deployment is one that a frontend lists. A worker whose requests do not use TCP has no address, and
+    counts as one of the hosts.
+options:
+  _input:
+    description:
+      - The answers of frontends to C(/health). The one with most workers counts, because a frontend that has just
+        started knows none.
+      - Answers of another form count as without workers.
+    type: list
+    elements: dict
+    required: true
+  kinds:
+    description: Kinds of workers that the hosts have.
+    type: list
+    elements: str
+    choices: [prefill, decode]
+    required: true
+  addresses:
+    description: IP addresses of the hosts.
+    type: list
+    elements: str
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Assert that a decode worker is left without this host
+  ansible.builtin.assert:
+    that: answers | trtllm.fleet.dynamo_missing_workers(['decode'], ansible_facts.all_ipv4_addresses) | length == 0
+"""
+
+RETURN = r"""
+_value:
+  description: Those of O(kinds) of which no worker would be left.
+  type: list
+  elements: str
+  sample: [decode]
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_health import Instance, listed
+
+
+def _workers(answer: Mapping[str, Any]) -> list[Instance]:
+    try:
+        return [one for one in listed(answer) if one.endpoint.endswith(".generate")]
+    except (LookupError, TypeError, AttributeError):
+        return []
+
+
+def dynamo_missing_workers(
+    answers: Iterable[Mapping[str, Any]], kinds: Sequence[str], addresses: Sequence[str]
+) -> list[str]:
+    workers = max(map(_workers, answers), key=len, default=[])
+    left = {one.role for one in workers if one.address and one.address not in addresses}
+    return [kind for kind in kinds if kind not in left]
+
+
+class FilterModule:
+    """The filter of this file."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        return {"dynamo_missing_workers": dynamo_missing_workers}

@@ -1,0 +1,61 @@
+"""Kinds of workers that a deployment would lack without some hosts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.plugins.filter.dynamo_missing_workers import dynamo_missing_workers
+
+BOTH = ["prefill", "decode"]
+
+
+def worker(component: str, tcp: str = "", endpoint: str = "generate") -> dict[str, Any]:
+    transport = {"tcp": f"{tcp}/1/generate"} if tcp else {"nats_tcp": "dynamo"}
+    return {
+        "namespace": "dynamo",
+        "component": component,
+        "endpoint": endpoint,
+        "instance_id": 1,
+        "transport": transport,
+    }
+
+
+def answer(*workers: dict[str, Any]) -> dict[str, Any]:
+    return {"instances": list(workers)}
+
+
+ALL = answer(
+    worker("prefill", "10.0.0.1:9150"),
+    worker("backend", "10.0.0.2:9250"),
+    worker("prefill", "10.0.0.3:9150"),
+    worker("backend", "[2001:db8::4]:9250"),
+)
+
+
+@pytest.mark.parametrize(
+    ("answers", "addresses", "missing"),
+    [
+        ([ALL], [], []),
+        ([ALL], ["10.0.0.1"], []),
+        ([ALL], ["10.0.0.1", "10.0.0.3"], ["prefill"]),
+        ([ALL], ["10.0.0.2"], []),
+        ([ALL], ["10.0.0.2", "2001:db8::4"], ["decode"]),
+        ([ALL], ["10.0.0.1", "10.0.0.2", "10.0.0.3", "2001:db8::4"], BOTH),
+        # A frontend that has just started.
+        ([answer(), ALL], [], []),
+        ([answer()], [], BOTH),
+        ([], [], BOTH),
+        ([{"status": "starting"}, {"instances": [{"endpoint": "generate"}]}, {"instances": None}], [], BOTH),
+        # Other endpoints of a worker, and workers without an address.
+        ([answer(worker("prefill", "10.0.0.1:9150", "kv_metrics"), worker("backend"))], [], BOTH),
+    ],
+)
+def test_missing_workers(answers: list[dict[str, Any]], addresses: list[str], missing: list[str]) -> None:
+    assert dynamo_missing_workers(answers, BOTH, addresses) == missing
+
+
+def test_only_the_kinds_of_the_hosts_count() -> None:
+    assert dynamo_missing_workers([answer()], ["decode"], []) == ["decode"]
+    assert dynamo_missing_workers([answer()], [], []) == []
