@@ -57,7 +57,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_health import 
 
 def _workers(answer: Mapping[str, Any]) -> list[Instance]:
     try:
-        return [one for one in listed(answer) if one.endpoint.endswith(".generate")]
+        return [one for one in listed(answer) if one.takes_requests]
     except (LookupError, TypeError, AttributeError):
         return []
 

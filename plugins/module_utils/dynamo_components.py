@@ -15,7 +15,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import Cl
 
 # In the directory of the host's releases: a directory for each component, and a file on a drained host.
 FOLDER, DRAINED = "dynamo", "drained"
-HTTP_TIMEOUT = 5.0  # seconds
+HTTP_TIMEOUT = 5.0  # seconds; a request that takes longer hangs
 
 
 class Component(NamedTuple):
@@ -55,7 +55,13 @@ def query_component(component: Component) -> dict[str, Any]:
     except ValueError as error:
         return {"healthy": False, "answer": str(error)}
     try:
-        status = client.get("/health", Deadline(HTTP_TIMEOUT)).status
+        problem = health_problem(client, Deadline(HTTP_TIMEOUT))
     except EndpointError as error:
-        return {"healthy": False, "answer": client.excerpt(error)}
-    return {"healthy": status == 200, "answer": "HTTP 200" if status == 200 else f"HTTP {status} from /health"}
+        problem = client.excerpt(error)
+    return {"healthy": not problem, "answer": problem or "HTTP 200"}
+
+
+def health_problem(client: Client, deadline: Deadline) -> str:
+    """Return the status of an endpoint that is not healthy; empty if it is. Raises EndpointError."""
+    status = client.get("/health", deadline).status
+    return "" if status == 200 else f"HTTP {status} from /health"

@@ -33,6 +33,10 @@ class Instance:
         """``prefill`` or ``decode``, whatever a version calls the latter."""
         return "prefill" if self.endpoint.split(".")[-2] == "prefill" else "decode"
 
+    @property
+    def takes_requests(self) -> bool:
+        return self.endpoint.endswith(".generate")
+
     def __str__(self) -> str:
         return f"{self.endpoint} at {self.address}:{self.port}" if self.address else self.endpoint
 
@@ -83,7 +87,7 @@ class Count:
     def __str__(self) -> str:
         """Return the numbers and, where they differ, all listed workers with their addresses."""
         numbers = ", ".join(f"{self.found[name]} of {number} {name}" for name, number in self.expected.items())
-        workers = [str(entry) for entry in self.instances if entry.endpoint.endswith(".generate")]
+        workers = [str(entry) for entry in self.instances if entry.takes_requests]
         return numbers if self.equal else f"{numbers}; listed: {', '.join(workers) or 'no worker'}"
 
 

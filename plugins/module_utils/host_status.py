@@ -19,7 +19,9 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.command import Comman
 from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_components import (
     DRAINED,
     FOLDER,
+    HTTP_TIMEOUT,
     Component,
+    health_problem,
     query_component,
     read_components,
 )
@@ -47,9 +49,8 @@ BOOTED = Path("/run/systemd/system")
 HEALED = Path("/run/trtllm-fleet/healed")
 ESTABLISHED = "01"  # include/net/tcp_states.h
 
-# Seconds. A command or request that takes longer hangs.
+# Seconds. A command that takes longer hangs.
 COMMAND_TIMEOUT = 20.0
-HTTP_TIMEOUT = 5.0
 
 # Journal lines that are searched for the last error, and the maximum length of the result.
 LAST_LINES = 100
@@ -336,9 +337,9 @@ def query_health(base_url: str) -> dict[str, Any]:
     deadline = Deadline(HTTP_TIMEOUT)
     try:
         client = Client(base_url)
-        reply = client.get("/health", deadline)
-        if reply.status != 200:
-            return {"healthy": False, "answer": f"HTTP {reply.status} from /health", "models": []}
+        problem = health_problem(client, deadline)
+        if problem:
+            return {"healthy": False, "answer": problem, "models": []}
         listed = client.get("/v1/models", deadline)
         if listed.status != 200:
             return {"healthy": False, "answer": f"HTTP {listed.status} from /v1/models", "models": []}

@@ -9,11 +9,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.registrations import (
+    all_send,
+    down_reasons,
+    drained_reasons,
+    registrations,
+)
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import WORKERS
+
 Tree = Mapping[str, Any]
 
 # A unit is unknown if systemd does not answer; the component may still run.
 RUNS = ("active", "unknown")
-WORKERS = ("prefill", "decode")
 
 
 def components_of(host: str, answer: Tree, gateways: Mapping[str, Tree]) -> list[dict[str, Any]]:
@@ -42,34 +49,30 @@ def is_drained(answer: Tree, components: Sequence[Tree]) -> bool:
     return drained_frontend or (bool(answer.get("drained")) and not frontends)
 
 
-def drain_reasons(answer: Tree, components: Sequence[Tree]) -> Iterator[str]:
-    """Yield which part of a host is drained."""
+def component_reasons(answer: Tree, components: Sequence[Tree]) -> Iterator[str]:
+    """Yield which components were never verified, and which part of a host gets no request."""
+    for one in components:
+        if one["active"] in RUNS and not one["of_release"]:
+            name = one["name"]
+            yield f"{name} runs a release that was never verified: a run is in progress or was interrupted."
     if answer.get("drained"):
         yield "It is drained and has no workers. Playbook undrain.yml returns it to service."
     for one in components:
-        drained = [known["gateway"] for known in one["rotation"] if known["drained"]]
-        if drained:
-            yield f"{one['name']} is drained at {', '.join(drained)}."
-        for known in one["rotation"]:
-            if not known["up"] and not known["drained"]:
-                yield f"Gateway {known['gateway']} sends no request to {one['name']}, which {known['state']}."
+        yield from drained_reasons(one["name"], one["rotation"])
+        for at in one["rotation"]:
+            yield from down_reasons(one["name"], at["gateway"], at)
 
 
 def _component(host: str, one: Tree, gateways: Mapping[str, Tree]) -> dict[str, Any]:
-    registrations = [
-        {"gateway": name, **{key: known[key] for key in ("up", "drained", "state", "in_flight")}}
-        for name, gateway in gateways.items()
-        if one["kind"] == "frontend" and (known := gateway["hosts"].get(host, {}).get(one["name"]))
-    ]
+    registered = registrations(host, one["name"], gateways) if one["kind"] == "frontend" else []
     serves = one["active"] in RUNS and one["of_release"] and one["healthy"] is not False
-    sending = [known for known in registrations if known["up"] and not known["drained"]]
     return {
         **one,
         "serves": serves,
-        "rotation": registrations,
+        "rotation": registered,
         # Workers are not behind gateways, and neither is a frontend that the gateways cannot reach.
-        "in_rotation": 0 < len(sending) == len(gateways) if registrations else serves,
-        "load": sum(at["in_flight"] for at in registrations),
+        "in_rotation": all_send(registered, gateways) if registered else serves,
+        "load": sum(at["in_flight"] for at in registered),
         # What an instance of trtllm-serve has besides; a component does not list models.
         "served_model": None,
         "models": [],

@@ -12,11 +12,17 @@ from typing import Any, Literal
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import seconds_between
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.components import (
     RUNS,
+    component_reasons,
     components_of,
-    drain_reasons,
     is_drained,
 )
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import natural
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.registrations import (
+    all_send,
+    down_reasons,
+    drained_reasons,
+    registrations,
+)
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status_text import age
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.canary import merge_traffic
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.plan import in_service
@@ -137,11 +143,7 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
     """Return an instance with the data of its host and of the gateways."""
     unit: Tree = next((unit for unit in answer.get("units", []) if unit["name"] == one.get("unit")), {})
     release = answer.get("release") or {}
-    registrations = [
-        {"gateway": name, **{key: known[key] for key in ("up", "drained", "state", "in_flight")}}
-        for name, gateway in gateways.items()
-        if (known := gateway["hosts"].get(host, {}).get(one["name"]))
-    ]
+    registered = registrations(host, one["name"], gateways)
     model = one.get("served_model") or release.get("served_model")
     serves = (
         unit.get("active") in RUNS
@@ -149,8 +151,6 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
         and one["healthy"]
         and (not model or model in one["models"])
     )
-    in_rotation = [known for known in registrations if known["up"] and not known["drained"]]
-    everywhere = 0 < len(in_rotation) == len(gateways)
     return {
         "name": one["name"],
         "port": one.get("port"),
@@ -169,10 +169,10 @@ def _instance(host: str, one: Tree, answer: Tree, gateways: Mapping[str, Tree], 
         "models": one.get("models", []),
         "served_model": model,
         "serves": serves,
-        "rotation": registrations,
-        "in_rotation": everywhere if behind else serves,
+        "rotation": registered,
+        "in_rotation": all_send(registered, gateways) if behind else serves,
         # The host's count includes the gateways' checks and other clients.
-        "load": sum(at["in_flight"] for at in registrations) if registrations else one.get("connections", 0),
+        "load": sum(at["in_flight"] for at in registered) if registered else one.get("connections", 0),
         "connections": one.get("connections"),
     }
 
@@ -193,11 +193,7 @@ def _reasons(
             yield f"{unit['name']} is {what}, and the verified release is {release['name']}."
     for one in (*instances, *components):
         yield from _instance_reasons(one, answer["time"])
-    for component in components:
-        if component["active"] in RUNS and not component["of_release"]:
-            which = component["name"]
-            yield f"{which} runs a release that was never verified: a run is in progress or was interrupted."
-    yield from drain_reasons(answer, components)
+    yield from component_reasons(answer, components)
     if release:
         yield from _rotation_reasons(name, instances, gateways)
     yield from _gpu_reasons(answer)
@@ -246,9 +242,7 @@ def _times(number: int) -> str:
 
 def _rotation_reasons(name: str, instances: Sequence[Tree], gateways: Mapping[str, Tree]) -> Iterator[str]:
     for one in instances:
-        drained = [at["gateway"] for at in one["rotation"] if at["drained"]]
-        if drained:
-            yield f"{one['name']} is drained at {', '.join(drained)}."
+        yield from drained_reasons(one["name"], one["rotation"])
     for gateway, answer in gateways.items():
         known = answer["hosts"].get(name, {})
         if not known:
@@ -258,8 +252,8 @@ def _rotation_reasons(name: str, instances: Sequence[Tree], gateways: Mapping[st
             at = known.get(one["name"])
             if at is None:
                 yield f"{one['name']} is not registered at gateway {gateway}."
-            elif not at["up"] and not at["drained"]:
-                yield f"Gateway {gateway} sends no request to {one['name']}, which {at['state']}."
+            else:
+                yield from down_reasons(one["name"], gateway, at)
 
 
 def _gpu_reasons(answer: Tree) -> Iterator[str]:

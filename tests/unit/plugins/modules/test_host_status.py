@@ -92,6 +92,17 @@ def inspect(template: str, name: str, reference: str, image: str) -> str:
     return re.sub(r"{{json \.([\w.]+)}}", field, template)
 
 
+# In the status, of a unit that shows RUNS.
+STATE = {
+    "active": "active",
+    "sub": "running",
+    "start_limit_reached": False,
+    "last_log_line": None,
+    "restarts": 0,
+    "since": "1970-01-12T13:46:00+00:00",
+}
+
+
 class Machine:
     """A host with one verified release of one instance, and commands that answer what a test says."""
 
@@ -219,12 +230,7 @@ def test_a_host_that_serves(machine: Machine) -> None:
             {
                 "name": UNIT,
                 "release": name,
-                "active": "active",
-                "sub": "running",
-                "start_limit_reached": False,
-                "last_log_line": None,
-                "restarts": 0,
-                "since": "1970-01-12T13:46:00+00:00",
+                **STATE,
             }
         ],
         "instances": [
@@ -310,12 +316,7 @@ def test_components_of_dynamo(machine: Machine) -> None:
         "of_release": True,
         "image": "tensorrtllm-runtime:1.3.1",
         "gpus": [4, 5],
-        "active": "active",
-        "sub": "running",
-        "start_limit_reached": False,
-        "last_log_line": None,
-        "restarts": 0,
-        "since": "1970-01-12T13:46:00+00:00",
+        **STATE,
         "healthy": True,
         "answer": "HTTP 200",
         "healed": None,
