@@ -91,7 +91,9 @@ def test_it_is_not_waited_for(folder: Path) -> None:
 
 def test_output_so_far(folder: Path) -> None:
     start(folder, "import time; print('Profiling: 3/4 '); time.sleep(60)", timeout=20)
-    assert wait_for(lambda: background_command.look(folder)[1]) == "Profiling: 3/4 \n"
+    # Without a buffer, print writes the text and the end of its line one after the other.
+    log = wait_for(lambda: log if (log := background_command.look(folder)[1]).endswith("\n") else None)
+    assert log == "Profiling: 3/4 \n"
     assert background_command.look(folder)[0] is None
 
 
