@@ -13,6 +13,8 @@ author:
 description:
   - A worker of a deployment is one that a frontend lists. A worker whose requests do not use TCP has no address, and
     counts as one of the hosts.
+  - Workers find only those of their own namespace. One namespace has to keep workers of all kinds, and so has each of
+    which the hosts have workers.
 options:
   _input:
     description:
@@ -33,6 +35,10 @@ options:
     type: list
     elements: str
     required: true
+  whole:
+    description: Whether all workers of a namespace may be among those of the hosts, as their frontends are drained too.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -63,11 +69,18 @@ def _workers(answer: Mapping[str, Any]) -> list[Instance]:
 
 
 def dynamo_missing_workers(
-    answers: Iterable[Mapping[str, Any]], kinds: Sequence[str], addresses: Sequence[str]
+    answers: Iterable[Mapping[str, Any]], kinds: Sequence[str], addresses: Sequence[str], whole: bool = False
 ) -> list[str]:
-    workers = max(map(_workers, answers), key=len, default=[])
-    left = {one.role for one in workers if one.address and one.address not in addresses}
-    return [kind for kind in kinds if kind not in left]
+    left: dict[str, set[str]] = {}
+    lost: dict[str, set[str]] = {}
+    for one in max(map(_workers, answers), key=len, default=[]):
+        stays = one.address and one.address not in addresses
+        (left if stays else lost).setdefault(one.namespace, set()).add(one.role)
+    missing = {*kinds} - max(left.values(), key=len, default=set())
+    for namespace, roles in lost.items():
+        if namespace in left or not whole:
+            missing |= roles - left.get(namespace, set())
+    return [kind for kind in kinds if kind in missing]
 
 
 class FilterModule:

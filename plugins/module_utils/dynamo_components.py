@@ -18,6 +18,18 @@ FOLDER, DRAINED = "dynamo", "drained"
 HTTP_TIMEOUT = 5.0  # seconds; a request that takes longer hangs
 
 
+def read_drained_by(root: Path) -> str | None:
+    """Return who drained the host, ``operator`` or ``rollout``; None if it is not drained. Raises OSError.
+
+    ``root``: directory of the host's releases.
+    """
+    try:
+        first = (root / FOLDER / DRAINED).read_text(errors="replace").partition("\n")[0]
+    except FileNotFoundError:
+        return None
+    return "rollout" if first == "by: rollout" else "operator"
+
+
 class Component(NamedTuple):
     """A component with its last verified release. ``linked``: the release that its unit is of; empty without a unit."""
 

@@ -34,6 +34,10 @@ class Instance:
         return "prefill" if self.endpoint.split(".")[-2] == "prefill" else "decode"
 
     @property
+    def namespace(self) -> str:
+        return self.endpoint.removeprefix("dyn://").partition(".")[0]
+
+    @property
     def takes_requests(self) -> bool:
         return self.endpoint.endswith(".generate")
 

@@ -13,17 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable
-from urllib.parse import urlsplit
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult, Runner, run
 from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_components import (
-    DRAINED,
-    FOLDER,
     HTTP_TIMEOUT,
     Component,
     health_problem,
     query_component,
     read_components,
+    read_drained_by,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import (
@@ -178,10 +176,10 @@ class HostStatus:
             "units": units,
             "instances": instances,
             "components": [
-                self._component(one, answer, shown.get(one.unit, {}), connections)
+                self._component(one, answer, shown.get(one.unit, {}))
                 for one, answer in zip(components, component_answers)
             ],
-            "drained": (self._root / FOLDER / DRAINED).exists(),
+            "drained_by": read_drained_by(self._root),
             "driver": dict(driver, kernel_module=module_version),
             "fabric": found["fabric"]["state"],
             "nvswitches": len(found["nvswitches"]),
@@ -195,23 +193,21 @@ class HostStatus:
             "problems": self._problems,
         }
 
-    def _component(
-        self, one: Component, answer: Mapping[str, Any], shown: Mapping[str, str], connections: Mapping[int, int]
-    ) -> dict[str, Any]:
+    def _component(self, one: Component, answer: Mapping[str, Any], shown: Mapping[str, str]) -> dict[str, Any]:
         """Return a component of Dynamo with its state."""
-        port = urlsplit(one.description.get("health") or "").port
+        shared = one.description.get("shared") or {}
         return {
             "name": one.name,
             "kind": one.description.get("kind"),
             "unit": one.unit,
             "release": one.release,
             "of_release": one.linked == one.release != "",
-            "image": (one.description.get("shared") or {}).get("image"),
+            "image": shared.get("image"),
+            "namespace": shared.get("namespace"),
             "gpus": one.description.get("gpus") or [],
             **self._state(one.unit, shown),
             **answer,
             "healed": self._healing(one.unit),
-            "connections": connections.get(port, 0) if port else None,
         }
 
     def _drift(self, serving: Sequence[str] | None) -> dict[str, Any]:

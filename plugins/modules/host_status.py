@@ -193,6 +193,10 @@ components:
       description: The image of frontends and workers, by tag.
       type: str
       sample: nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1
+    namespace:
+      description: The namespace of frontends and workers, in which they find each other.
+      type: str
+      sample: fleet-16b5b934
     gpus:
       description: The GPUs of a worker by number.
       type: list
@@ -206,15 +210,13 @@ components:
       description: Its answer.
       type: str
       sample: HTTP 200
-    connections:
-      description: Established connections on the port of that health check. V(null) for etcd and NATS.
-      type: int
-      sample: 2
-drained:
-  description: Whether playbook C(drain.yml) removed the workers of Dynamo from the host.
+drained_by:
+  description:
+    - Who removed the workers of Dynamo from the host, V(operator) with playbook C(drain.yml), or V(rollout); V(null) if
+      it is not drained.
   returned: success
-  type: bool
-  sample: false
+  type: str
+  sample: operator
 driver:
   description: C(driver) of M(trtllm.fleet.gpu_info), and the version of the loaded module (C(kernel_module)).
   returned: success

@@ -62,19 +62,18 @@ class Fleet:
     environment: Mapping[str, str] = field(default_factory=lambda: LAB)
 
     def playbook(self, name: str, *arguments: str, **variables: Any) -> Run:
+        process = self.start(name, *arguments, **variables)
+        output = process.communicate()[0]
+        return Run(process.returncode, output)
+
+    def start(self, name: str, *arguments: str, **variables: Any) -> subprocess.Popen[str]:
+        """Start a run of a playbook."""
         command = ["ansible-playbook", name, "-i", "inventory/local", *arguments]
         if variables:
             command += ["--extra-vars", json.dumps(variables)]
-        done = subprocess.run(
-            command,
-            cwd=REPO,
-            env=self.environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
+        return subprocess.Popen(
+            command, cwd=REPO, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
-        return Run(done.returncode, done.stdout)
 
     def shell(self, script: str, check: bool = True) -> str:
         """Return the output of a shell script on the host."""

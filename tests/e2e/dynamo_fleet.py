@@ -6,7 +6,8 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 import yaml
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Run, address, docker, wait_for
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import ask
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import MODEL, ask
+from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
+from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import KEY
 
 PREFIX = "dyn-"
 PLAYBOOK = "playbooks/dynamo.yml"
@@ -62,19 +65,28 @@ class Dynamo:
     def hosts(self) -> dict[str, Fleet]:
         return {name: Fleet(name, self.environment) for name in self.names}
 
-    def play(
+    def play(self, *arguments: str, **given: Any) -> Run:
+        """Run the playbook, with the options of start."""
+        process = self.start(*arguments, **given)
+        output = process.communicate()[0]
+        (self.folder / "output").write_text(output)  # to read after a failed test
+        return Run(process.returncode, output)
+
+    def start(
         self,
         *arguments: str,
         playbook: str = PLAYBOOK,
         only: Sequence[str] = (),
         withdrawn: Sequence[str] = (),
         **variables: Any,
-    ) -> Run:
-        """Run the playbook. withdrawn: hosts without a component. only: hosts of --limit."""
+    ) -> subprocess.Popen[str]:
+        """Start a run of the playbook. withdrawn: hosts without a component. only: hosts of --limit."""
+        placed = {name for hosts in self.places.values() for name in hosts}
+        # Variables of hosts, because those of a group are outranked by the group_vars of the lab's inventory.
+        variables_of_hosts = {"dynamo_listen_address": "{{ ansible_host }}", **self.variables}
         inventory: dict[str, Any] = {
             "dynamo": {
-                "vars": {"dynamo_listen_address": "{{ ansible_host }}", **self.variables},
-                "hosts": {name: {} for name in withdrawn},
+                "hosts": {name: dict(variables_of_hosts) for name in sorted({*placed, *withdrawn})},
                 "children": {
                     f"dynamo_{kind}": {"hosts": {name: {} for name in self.places.get(kind, [])}} for kind in KINDS
                 },
@@ -85,7 +97,7 @@ class Dynamo:
         groups = self.folder / "groups.yml"
         groups.write_text(yaml.safe_dump(inventory, sort_keys=False))
         limit = ["--limit", ",".join(only)] if only else []
-        return self.hosts[self.names[0]].playbook(playbook, "-i", str(groups), *limit, *arguments, **variables)
+        return self.hosts[self.names[0]].start(playbook, "-i", str(groups), *limit, *arguments, **variables)
 
     def deploy(self, *arguments: str, **given: Any) -> Run:
         """Run the playbook, which has to succeed."""
@@ -191,6 +203,19 @@ def secured(password: str) -> dict[str, Any]:
         "dynamo_nats_tls": False,
         "dynamo_nats_password": password,
     }
+
+
+@contextmanager
+def unbroken_load(dynamo: Dynamo) -> Iterator[Load]:
+    """Run a load through all gateways, of which no request may fail."""
+    urls = [f"https://{dynamo.address(name)}/v1" for name in dynamo.gateways]
+    with Load(urls, KEY, MODEL, 4, long_every=25, long_tokens=2000) as load:
+        assert wait_for(lambda: len(load.requests) > 4, 60)
+        yield load
+        load.wait(5)
+    assert load.failure is None
+    assert load.errors() == {}
+    assert len(load.requests) > 20
 
 
 def changed(run: Run) -> dict[str, int]:

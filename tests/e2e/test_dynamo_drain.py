@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import docker, lab, wait_for
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, changed, said
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import MODEL
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, changed, said, unbroken_load
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
-from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import KEY
 
 DRAIN, UNDRAIN = "playbooks/drain.yml", "playbooks/undrain.yml"
 MARK = "/etc/trtllm-fleet/dynamo/drained"
@@ -38,14 +36,8 @@ def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
 @pytest.fixture
 def load(dynamo: Dynamo) -> Iterator[Load]:
     """Return a load through both gateways, of which no request may fail."""
-    urls = [f"https://{dynamo.address(name)}/v1" for name in dynamo.gateways]
-    with Load(urls, KEY, MODEL, 4, long_every=25, long_tokens=2000) as load:
-        assert wait_for(lambda: len(load.requests) > 4, 60)
+    with unbroken_load(dynamo) as load:
         yield load
-        load.wait(5)
-    assert load.failure is None
-    assert load.errors() == {}
-    assert len(load.requests) > 20
 
 
 def workers(dynamo: Dynamo, name: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,7 +58,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import (
 from ansible_collections.trtllm.fleet.plugins.module_utils.openai_completion import Completion, complete
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd, Unit, UnitError
 
-INTERVAL = 0.5  # seconds between two tries
+INTERVAL = 0.5  # least seconds between two tries
 JOURNAL_LINES = 15
 # Of a request for health or models, which is fast: a poll that hangs must not hide that the unit died.
 POLL_SECONDS = 10.0
@@ -85,6 +86,14 @@ TOOL_RESULT = json.dumps({"status": "ok", "uptime_seconds": 372045})
 
 def _names(workers: Sequence[Instance]) -> str:
     return ", ".join(f"{entry.id} ({entry})" for entry in workers)
+
+
+def pause() -> float:
+    """Return seconds between two tries, at random.
+
+    Of two hosts that ask one frontend in turn, each would get the answers of the other's worker for ever.
+    """
+    return random.uniform(INTERVAL, 2 * INTERVAL)
 
 
 class Verification:
@@ -175,7 +184,7 @@ class Verification:
                 check = replace(check, status="fail", observed=f"{check.observed}, still so after {spent:.0f} s")
                 break
             before = check
-            time.sleep(INTERVAL)
+            time.sleep(pause())
         self._checks.append(replace(check, id=id, duration=time.monotonic() - start))
         return check.status == "pass"
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,7 @@ def deployment_problems(deployment: Tree) -> list[str]:
         *_placement(deployment["placement"], deployment["known"]),
         *replacement_problems(deployment),
         *_version(deployment),
+        *_namespace(deployment["namespace"]),
         *_together(deployment["together"]),
         *_numbers(deployment["numbers"]),
         *unequal_workers(workers, deployment["image"]),
@@ -89,6 +91,19 @@ def _version(deployment: Tree) -> Iterator[str]:
         yield (
             f"dynamo_tls_* are set; Dynamo {name} does not support TLS for NATS. Set dynamo_image to a version that "
             f"does ({', '.join(others)}), or dynamo_nats_tls to false."
+        )
+
+
+def _namespace(namespace: str) -> Iterator[str]:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", namespace):
+        yield (
+            f"dynamo_namespace is {namespace!r}; a namespace of Dynamo has lower-case letters, digits, - and _, and "
+            "begins with a letter or digit. Set dynamo_namespace to such a name, or leave it unset."
+        )
+    elif namespace == "dynamo":
+        yield (
+            "dynamo_namespace is dynamo, whose frontends find the workers of all namespaces. Set dynamo_namespace to "
+            "another name, or leave it unset."
         )
 
 

@@ -23,6 +23,7 @@ WORKER_OPTIONS = "dynamo_prefill_engine_options and dynamo_decode_engine_options
 # Variables of other settings that are equal on all components.
 SHARED_VARIABLES = {
     "image": "dynamo_image",
+    "namespace": "dynamo_namespace",
     "etcd": "dynamo_control_hosts, dynamo_address, dynamo_interface or dynamo_etcd_port",
     "nats": "dynamo_control_hosts, dynamo_address, dynamo_interface or dynamo_nats_port",
 }

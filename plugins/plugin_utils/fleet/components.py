@@ -46,7 +46,7 @@ def is_drained(answer: Tree, components: Sequence[Tree]) -> bool:
     others = [one for one in components if one["kind"] in ("etcd", "nats")]
     if workers or not all(one["serves"] for one in others):
         return False
-    return drained_frontend or (bool(answer.get("drained")) and not frontends)
+    return drained_frontend or (bool(answer.get("drained_by")) and not frontends)
 
 
 def component_reasons(answer: Tree, components: Sequence[Tree]) -> Iterator[str]:
@@ -55,7 +55,7 @@ def component_reasons(answer: Tree, components: Sequence[Tree]) -> Iterator[str]
         if one["active"] in RUNS and not one["of_release"]:
             name = one["name"]
             yield f"{name} runs a release that was never verified: a run is in progress or was interrupted."
-    if answer.get("drained"):
+    if answer.get("drained_by"):
         yield "It is drained and has no workers. Playbook undrain.yml returns it to service."
     for one in components:
         yield from drained_reasons(one["name"], one["rotation"])

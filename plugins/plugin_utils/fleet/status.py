@@ -104,7 +104,7 @@ def host_status(name: str, answer: Tree, gateways: Mapping[str, Tree], behind: b
         "age_seconds": seconds_between(release and release["verified_at"], answer.get("time")),
         "instances": instances,
         "components": components,
-        "drained": bool(answer.get("drained")),
+        "drained_by": answer.get("drained_by"),
         "driver": answer.get("driver"),
         "gpus": list(answer.get("gpus", [])),
         "missing": list(answer.get("missing", [])),

@@ -81,7 +81,7 @@ def render(status: Tree) -> str:
     """Return the status for a terminal."""
     by_name = {host["name"]: host for host in status["hosts"]}
     groups = [(release, [by_name[name] for name in release["hosts"]]) for release in status["releases"]]
-    dynamo = [host for host in status["hosts"] if not host["release"] and (host["components"] or host["drained"])]
+    dynamo = [host for host in status["hosts"] if not host["release"] and (host["components"] or host["drained_by"])]
     others = [host for host in status["hosts"] if not host["release"] and host not in dynamo]
     lines = [headline(status["summary"])]
     brief = len(by_name) > ROWS

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_health import ENDPOINT
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.versions import version_row
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
@@ -19,6 +18,7 @@ DATA = yaml.safe_load(FILE.read_text())
 ROWS: dict[str, dict[str, Any]] = DATA["__dynamo_versions"]
 SOURCES: dict[str, str] = DATA["__dynamo_version_sources"]
 DOCUMENTED = FILE.read_text().split("\n__dynamo_releases:")[0]
+COMPONENT = re.compile(r"[a-z]+(_[a-z]+)*")
 VARIABLE = re.compile(r"(ETCD|NATS|DYN)_[A-Z0-9]+(_[A-Z0-9]+)*")
 
 
@@ -40,8 +40,8 @@ def test_rows_have_one_form(name: str) -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+(rc\d+(\.post\d+)?)?", row["trtllm"])
     assert row["cuda"] is None or re.fullmatch(r"\d+\.\d", row["cuda"])
     assert row["driver_floor"] is None or re.fullmatch(r"\d{3}", row["driver_floor"])
-    assert set(row["endpoints"]) == {"prefill", "decode"}
-    assert all(ENDPOINT.fullmatch(endpoint) for endpoint in row["endpoints"].values())
+    assert set(row["components"]) == {"prefill", "decode"}
+    assert all(COMPONENT.fullmatch(component) for component in row["components"].values())
     assert set(row["flags"]) == {"kv_events", "metrics", "enforce_disagg"}
     flags = [*(flag for flag in row["flags"].values() if flag), *row["frontend_tls"]]
     assert all(re.fullmatch(r"--[a-z]+(-[a-z]+)+", flag) for flag in flags)

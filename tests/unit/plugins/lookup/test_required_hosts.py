@@ -24,6 +24,8 @@ GROUPS = {
     "doctor": "gpu_hosts, gateway, dynamo, registry_mirror",
     "drain": "gpu_hosts, dynamo",
     "dynamo": "dynamo",
+    "rollout_dynamo": "dynamo",
+    "rollback_dynamo": "dynamo",
     "gateway": "gateway",
     "monitoring": "monitoring",
     "status": "gpu_hosts, dynamo",
@@ -31,7 +33,7 @@ GROUPS = {
     "bundle": "builder1",
     "usage": "gateway",
 }
-IMPORTED = {"update_hosts", "undrain_gpu_hosts", "undrain_dynamo"}
+IMPORTED = {"update_hosts", "undrain_gpu_hosts", "undrain_dynamo", "return_dynamo"}
 PLAYBOOKS = sorted(path.stem for path in (ROOT / "playbooks").glob("*.yml") if path.stem not in IMPORTED)
 
 

@@ -1119,6 +1119,12 @@ def test_not_answered_by_instance(run: Run, answers: list[Answer], observed: str
     assert found["hint"].startswith(hint)
 
 
+def test_two_verifications_do_not_keep_step() -> None:
+    pauses = {verification.pause() for _try in range(20)}
+    assert len(pauses) > 10
+    assert all(verification.INTERVAL <= pause <= 2 * verification.INTERVAL for pause in pauses)
+
+
 @pytest.mark.parametrize(
     ("metrics", "stage", "observed"),
     [

@@ -251,7 +251,7 @@ def test_a_host_that_serves(machine: Machine) -> None:
             }
         ],
         "components": [],
-        "drained": False,
+        "drained_by": None,
         "driver": {
             "installed": True,
             "state": "ok",
@@ -300,9 +300,8 @@ def deploy_component(machine: Machine, name: str, linked: bool = True, **descrip
 
 def test_components_of_dynamo(machine: Machine) -> None:
     url = f"http://127.0.0.1:{machine.port}"
-    release = deploy_component(
-        machine, "decode-0", kind="decode", health=url, gpus=[4, 5], shared={"image": "tensorrtllm-runtime:1.3.1"}
-    )
+    shared = {"image": "tensorrtllm-runtime:1.3.1", "namespace": "fleet-1"}
+    release = deploy_component(machine, "decode-0", kind="decode", health=url, gpus=[4, 5], shared=shared)
     deploy_component(machine, "etcd", kind="etcd", health=None, shared={})
     deploy_component(machine, "frontend", linked=False, kind="frontend", health="http://127.0.0.1:1", shared={})
     (machine.root / "dynamo/unfinished").mkdir()
@@ -315,19 +314,20 @@ def test_components_of_dynamo(machine: Machine) -> None:
         "release": release,
         "of_release": True,
         "image": "tensorrtllm-runtime:1.3.1",
+        "namespace": "fleet-1",
         "gpus": [4, 5],
         **STATE,
         "healthy": True,
         "answer": "HTTP 200",
         "healed": None,
-        "connections": 2,
     }
-    assert (etcd["healthy"], etcd["answer"], etcd["connections"]) == (None, None, None)
+    assert (etcd["healthy"], etcd["answer"], etcd["namespace"]) == (None, None, None)
     assert (frontend["of_release"], frontend["healthy"]) == (False, False)
     assert (unfinished["kind"], unfinished["release"], unfinished["of_release"]) == (None, "", False)
-    assert found["drained"] is False
-    (machine.root / "dynamo/drained").write_text("")
-    assert machine.gather()["drained"] is True
+    assert found["drained_by"] is None
+    for text, by in {"": "operator", "by: operator\n": "operator", "by: rollout\nMore.\n": "rollout"}.items():
+        (machine.root / "dynamo/drained").write_text(text)
+        assert machine.gather()["drained_by"] == by
 
 
 def test_a_component_that_does_not_name_its_authority(machine: Machine) -> None:

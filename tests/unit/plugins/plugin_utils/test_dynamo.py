@@ -41,7 +41,8 @@ def recipe(worker: str, gpus: list[int], gpus_per_instance: int) -> dict[str, An
 HALVES = {"prefill": recipe("prefill", [0, 1, 2, 3], 4), "decode": recipe("decode", [4, 5, 6, 7], 4)}
 PAIRS = {kind: recipe(kind, [*range(8)], 4) for kind in ("prefill", "decode")}
 COMMON: Deployment = {
-    "shared": {"etcd": ["http://10.0.0.1:2379"], "nats": "nats://10.0.0.1:4222"},
+    "shared": {"etcd": ["http://10.0.0.1:2379"], "nats": "nats://10.0.0.1:4222", "namespace": "fleet-1"},
+    "namespace": "fleet-1",
     "outside": [],
     "rdma": {},
     "replaced": "",
@@ -292,6 +293,9 @@ MANY = [{"name": f"decode-{number}", "gpus": [8 + number]} for number in range(5
         (FIVE, change("placement", "prefill", to=[]), "dynamo_prefill_hosts is empty", "at least one host"),
         (FIVE, change("placement", "decode", to=[]), "dynamo_decode_hosts is empty", "at least one host"),
         (FIVE, change("known", to=["ctl1", "ctl2", "gpu1", "gpu2"]), "dynamo_control_hosts has ctl3", "add the host"),
+        (ONE, change("namespace", to="dynamo"), "find the workers of all namespaces", "dynamo_namespace"),
+        (ONE, change("namespace", to="My.Fleet"), r"is 'My\.Fleet'; a namespace of Dynamo has", "dynamo_namespace"),
+        (FIVE, outside("gpu9", "decode-0", namespace="fleet-2"), "namespace is fleet-1 .* fleet-2", "dynamo_namespace"),
         (ONE, change("router_mode", to="fastest"), "is fastest; Dynamo 1.3 has round-robin", "dynamo_router_mode"),
         (ONE, all_of(image("1.0.2"), change("router_mode", to="least-loaded")), "Dynamo 1.0", "dynamo_router_mode"),
         (

@@ -144,7 +144,7 @@ def component(name: str, **changes: Any) -> dict[str, Any]:
 def dynamo(*components: Any, **changes: Any) -> dict[str, Any]:
     """What a host with components of Dynamo answers. A text is the name of one with which all is well."""
     parts = [component(one) if isinstance(one, str) else one for one in components]
-    return look(0, release=None, recorded=False, components=parts, drained=False, **changes)
+    return look(0, release=None, recorded=False, components=parts, drained_by=None, **changes)
 
 
 def broken(host: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -619,7 +619,7 @@ def frontend_at(**changes: Any) -> dict[str, Any]:
             ["Gateway gateway1 sends no request to frontend, which is DOWN."],
         ),
         (
-            {**dynamo(), "drained": True},
+            {**dynamo(), "drained_by": "operator"},
             {},
             "drained",
             ["It is drained and has no workers. Playbook undrain.yml returns it to service."],
@@ -664,7 +664,7 @@ def test_hosts_with_components_as_text() -> None:
         {
             "control1": dynamo("etcd", "nats", "frontend"),
             "gpu1": dynamo("prefill-0", "prefill-1", gpus=[GPU]),
-            "gpu2": {**dynamo(), "drained": True},
+            "gpu2": {**dynamo(), "drained_by": "operator"},
         }
     )
     text = render(found)
