@@ -18,15 +18,15 @@ options:
     type: str
     required: true
   versions:
-    description: The row of each version, by minor version such as C(1.3).
+    description: The row of each version, by minor version such as C(1.3). It has what differs from the row before.
     type: dict
     required: true
 """
 
 EXAMPLES = r"""
-- name: Show the names of the workers' endpoints
+- name: Show the names of the workers' components
   ansible.builtin.debug:
-    msg: "{{ (dynamo_image | trtllm.fleet.dynamo_version(versions)).endpoints }}"
+    msg: "{{ (dynamo_image | trtllm.fleet.dynamo_version(versions)).components }}"
 """
 
 RETURN = r"""

@@ -19,7 +19,11 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.shared import 
     unequal_components,
     unequal_workers,
 )
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.versions import has_nats_tls, version_row
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.versions import (
+    has_nats_tls,
+    version_row,
+    version_rows,
+)
 
 Tree = Mapping[str, Any]
 
@@ -69,7 +73,7 @@ def _placement(placement: Mapping[str, Sequence[str]], known: Sequence[str]) -> 
 
 def _version(deployment: Tree) -> Iterator[str]:
     """Settings that the Dynamo version does not support."""
-    versions, placement = deployment["versions"], deployment["placement"]
+    versions, placement = version_rows(deployment["versions"]), deployment["placement"]
     try:
         name, row = version_row(deployment["image"], versions)
     except ValueError as error:

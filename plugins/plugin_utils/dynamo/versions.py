@@ -18,6 +18,15 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.engine_option
 Tree = Mapping[str, Any]
 
 
+def version_rows(versions: Mapping[str, Tree]) -> dict[str, Tree]:
+    """Return the rows with all of their values: each has what differs from the row before."""
+    rows: dict[str, Tree] = {}
+    last: Tree = {}
+    for name, changes in versions.items():
+        rows[name] = last = {**last, **changes}
+    return rows
+
+
 def version_row(image: str, versions: Mapping[str, Tree]) -> tuple[str, Tree]:
     """Return the minor version of Dynamo in an image, and its row of ``versions``.
 
@@ -29,7 +38,7 @@ def version_row(image: str, versions: Mapping[str, Tree]) -> tuple[str, Tree]:
         raise ValueError(f"dynamo_image {image} has no Dynamo version in its tag. Set dynamo_image to {known}.")
     if match[1] not in versions:
         raise ValueError(f"dynamo_image {image} has Dynamo {match[1]}, which is unknown. Set dynamo_image to {known}.")
-    return match[1], versions[match[1]]
+    return match[1], version_rows(versions)[match[1]]
 
 
 def has_nats_tls(row: Tree) -> bool:

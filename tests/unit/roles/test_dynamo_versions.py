@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.versions import version_row
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.versions import version_row, version_rows
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 FILE = ROOT / "roles/dynamo/vars/main/versions.yml"
 DATA = yaml.safe_load(FILE.read_text())
-ROWS: dict[str, dict[str, Any]] = DATA["__dynamo_versions"]
+ROWS = version_rows(DATA["__dynamo_versions"])
 SOURCES: dict[str, str] = DATA["__dynamo_version_sources"]
 DOCUMENTED = FILE.read_text().split("\n__dynamo_releases:")[0]
 COMPONENT = re.compile(r"[a-z]+(_[a-z]+)*")
@@ -26,6 +26,14 @@ def test_every_key_has_a_source_and_a_description() -> None:
     assert set(SOURCES) == set(ROWS["1.0"])
     assert all(re.match(r"(RUN|SRC|DOC)\b", source) for source in SOURCES.values())
     assert [key for key in SOURCES if not re.search(rf"\b{key}\b", DOCUMENTED)] == []
+
+
+def test_a_row_has_only_what_differs_from_the_row_before() -> None:
+    for (before, row), changes in zip(
+        itertools.pairwise(ROWS.values()), [*DATA["__dynamo_versions"].values()][1:], strict=True
+    ):
+        assert [key for key in changes if before.get(key) == changes[key]] == []
+        assert row == {**before, **changes}
 
 
 def test_rows_are_in_order() -> None:

@@ -69,7 +69,7 @@ def test_each_side_has_half_of_each_kind(placement: dict[str, list[str]], least:
         # and while it drained or started the second.
         ({"moved": "ad", "open": "b"}, "", "", "bc"),
         ({"moved": "ad", "open": "bc"}, "", "", "bc"),
-        ({"moved": "abd", "open": "c"}, "", "", "c"),
+        ({"moved": "adb", "open": "c"}, "", "", "c"),
     ],
 )
 def test_interrupted_rollout_goes_on(state: dict[str, str], first: str, to_drain: str, second: str) -> None:
