@@ -143,7 +143,8 @@ def test_second_run_changes_nothing(dynamo: Dynamo) -> None:
 def test_killed_rollback_goes_on(dynamo: Dynamo, load: Load) -> None:
     """It ends while the second side is drained."""
     process = dynamo.start(playbook=ROLLBACK)
-    until(process, "PLAY [Start the second side")
+    until(process, "PLAY [Check both sides")
+    until(process, "PLAY [Run preflight checks")
     process.kill()
     process.communicate()
     assert {part: image for part, image in images(dynamo).items() if part.split()[1] != "frontend"} == {
