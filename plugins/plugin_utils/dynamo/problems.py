@@ -33,6 +33,7 @@ def deployment_problems(deployment: Tree) -> list[str]:
 
     ``deployment`` is as filter dynamo_problems documents it.
     """
+    deployment = {**deployment, "versions": version_rows(deployment["versions"])}
     workers = [
         Worker(host, kind, recipe)
         for host, recipes in deployment["workers"].items()
@@ -73,7 +74,7 @@ def _placement(placement: Mapping[str, Sequence[str]], known: Sequence[str]) -> 
 
 def _version(deployment: Tree) -> Iterator[str]:
     """Settings that the Dynamo version does not support."""
-    versions, placement = version_rows(deployment["versions"]), deployment["placement"]
+    versions, placement = deployment["versions"], deployment["placement"]
     try:
         name, row = version_row(deployment["image"], versions)
     except ValueError as error:

@@ -19,7 +19,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.shared import 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.versions import version_row
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe_request import read_request
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_defaults, serving_recipe
-from ansible_collections.trtllm.fleet.tests.unit.roles.test_dynamo_versions import ROWS
+from ansible_collections.trtllm.fleet.tests.unit.roles.test_dynamo_versions import DATA, ROWS
 
 IMAGE = "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1"
 Deployment = dict[str, Any]
@@ -48,7 +48,7 @@ COMMON: Deployment = {
     "replaced": "",
     "absent": [],
     "image": IMAGE,
-    "versions": ROWS,
+    "versions": DATA["__dynamo_versions"],
     "router_mode": "round-robin",
     "ports": {
         "dynamo_port": 8000,
