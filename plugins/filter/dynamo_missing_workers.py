@@ -25,7 +25,7 @@ options:
     elements: dict
     required: true
   kinds:
-    description: Kinds of workers that the hosts have.
+    description: Kinds of which a worker has to be left, beside those that lose one.
     type: list
     elements: str
     choices: [prefill, decode]
@@ -49,7 +49,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: Those of O(kinds) of which no worker would be left.
+  description: Kinds of which no worker would be left.
   type: list
   elements: str
   sample: [decode]
@@ -59,6 +59,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_health import Instance, listed
+
+KINDS = ("prefill", "decode")
 
 
 def _workers(answer: Mapping[str, Any]) -> list[Instance]:
@@ -80,7 +82,7 @@ def dynamo_missing_workers(
     for namespace, roles in lost.items():
         if namespace in left or not whole:
             missing |= roles - left.get(namespace, set())
-    return [kind for kind in kinds if kind in missing]
+    return [kind for kind in KINDS if kind in missing]
 
 
 class FilterModule:

@@ -40,13 +40,13 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.versions import version_row
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.versions import version_row, version_rows
 
 
 def dynamo_version(image: str, versions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the row, with the minor version as ``name``."""
     try:
-        name, row = version_row(image, versions)
+        name, row = version_row(image, version_rows(versions))
     except ValueError as error:
         raise AnsibleFilterError(str(error)) from error
     return {**row, "name": name}

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -33,13 +33,14 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot impo
 INDEX = "bundle.json"
 CHECKSUMS = "SHA256SUMS"
 # Besides the weights. Other files in the directory are not part of the bundle.
-PARTS = ("encodings", "image.tar", "packages", "packages.txt")
-FORMAT = 1
+PARTS = ("encodings", "images", "packages", "packages.txt")
+FORMAT = 2
 # The model, and its draft model if it has one.
 SNAPSHOTS = ("weights", "draft_model")
 PLATFORM = ("distribution", "release", "architecture")
 # The repository of a bundle among the models of a host.
 REPOSITORY = "trtllm.fleet/bundle"
+REMEDY = "correct it, or copy a bundle that was built with it"
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,9 @@ def newest_bundle(indices: Iterable[str]) -> dict[str, Any]:
     encoded, content = max(contents.items(), key=lambda item: str(json.loads(item[1])["made"]))
     index = json.loads(content)
     if index["format"] != FORMAT:
-        raise ValueError(f"format {index['format']}; this collection reads {FORMAT}")
+        raise ValueError(
+            f"format {index['format']}; this collection reads {FORMAT}. Build the bundle again with playbook bundle.yml"
+        )
     sha256 = hashlib.sha256(content).hexdigest()
     files = [*index["files"], {"path": INDEX, "size": len(content), "sha256": sha256}]
     manifest = {"repository": REPOSITORY, "commit": sha256[:40], "files": files}
@@ -146,9 +149,9 @@ def newest_bundle(indices: Iterable[str]) -> dict[str, Any]:
 def bundle_problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any], directory: Path | None) -> list[str]:
     """Return the differences between a bundle and a host, each with the variable to change. Raises OSError.
 
-    ``wanted`` has ``bundle_dir``, ``platform``, ``repository``, ``revision``, ``draft_model``, ``draft_revision``,
-    ``image``, ``packages``, and ``alone`` for a host without a bundle that gets nothing from others. ``directory`` is
-    the bundle on this host, if it has one.
+    ``wanted`` has ``bundle_dir``, ``platform``, ``repository`` (empty for a host without weights), ``revision``,
+    ``draft_model``, ``draft_revision``, ``images`` by variable, ``packages``, and ``alone`` for a host without a bundle
+    that gets nothing from others. ``directory`` is the bundle on this host, if it has one.
     """
     if not bundle:
         return [
@@ -157,7 +160,33 @@ def bundle_problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any], direct
     made_for, host = (" ".join(of["platform"][part] for part in PLATFORM) for of in (bundle, wanted))
     if made_for != host:
         return [f"The bundle is for {made_for}, and the host is {host}: set bundle_dir to one built on such a machine."]
-    weights, image = bundle["weights"], bundle["image"]["name"]
+    found = [*_other_weights(bundle, wanted), *_missing_images(bundle, wanted["images"])]
+    broken = [path for path, size in _sizes(bundle).items() if directory and _size(directory / path) != size]
+    if broken:
+        found.append(
+            f"The bundle in {wanted['bundle_dir']} lacks files, or has others than it was built with ({few(broken)}): "
+            "copy it again, and run sha256sum --check SHA256SUMS there."
+        )
+    if wanted["alone"]:
+        found.append(
+            "The host has no bundle, and model_weights_share is false, so it gets none from other hosts: set it to "
+            f"true, or copy the bundle to {wanted['bundle_dir']} on this host."
+        )
+    there = {package["name"]: package["version"] for package in bundle["packages"]}
+    lacking = [name for name in wanted["packages"] if not _satisfies(there, name)]
+    if lacking:
+        found.append(
+            f"The bundle lacks {', '.join(lacking)}: build one with them in bundle_packages, or set the versions of "
+            "these packages to those of the inventory that it was built with."
+        )
+    return found
+
+
+def _other_weights(bundle: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the differences between the models of a bundle and of a host that loads weights."""
+    if not wanted["repository"]:
+        return
+    weights = bundle["weights"]
     draft = bundle.get("draft_model", {"repository": "", "revision": "", "commit": ""})
     asked = {
         f"the weights of {weights['repository']}": (
@@ -179,29 +208,21 @@ def bundle_problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any], direct
             or not draft["repository"],
             f"model_weights_draft_revision is {wanted['draft_revision']}",
         ),
-        f"the image {image}": (image == wanted["image"], f"the recipe's is {wanted['image']} (serving_recipe_image)"),
     }
-    remedy = "correct it, or copy a bundle that was built with it"
-    found = [f"The bundle has {has}, and {wish}: {remedy}." for has, (fits, wish) in asked.items() if not fits]
-    broken = [path for path, size in _sizes(bundle).items() if directory and _size(directory / path) != size]
-    if broken:
-        found.append(
-            f"The bundle in {wanted['bundle_dir']} lacks files, or has others than it was built with ({few(broken)}): "
-            "copy it again, and run sha256sum --check SHA256SUMS there."
-        )
-    if wanted["alone"]:
-        found.append(
-            "The host has no bundle, and model_weights_share is false, so it gets none from other hosts: set it to "
-            f"true, or copy the bundle to {wanted['bundle_dir']} on this host."
-        )
-    there = {package["name"]: package["version"] for package in bundle["packages"]}
-    lacking = [name for name in wanted["packages"] if not _satisfies(there, name)]
-    if lacking:
-        found.append(
-            f"The bundle lacks {', '.join(lacking)}: build one with them in bundle_packages, or set the versions of "
-            "these packages to those of the inventory that it was built with."
-        )
-    return found
+    for has, (fits, wish) in asked.items():
+        if not fits:
+            yield f"The bundle has {has}, and {wish}: {REMEDY}."
+
+
+def _missing_images(bundle: Mapping[str, Any], images: Mapping[str, str]) -> Iterator[str]:
+    has = [image["name"] for image in bundle["images"]]
+    for variable, image in images.items():
+        if image not in has:
+            yield f"The bundle has {_in_words(has)}, and {variable} is {image}: {REMEDY}."
+
+
+def _in_words(images: Sequence[str]) -> str:
+    return f"the image{'s' if len(images) > 1 else ''} {', '.join(images)}"
 
 
 def _sizes(bundle: Mapping[str, Any]) -> dict[str, int]:

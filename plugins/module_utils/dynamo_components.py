@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner
+from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.hosts import DRAINERS, OPERATOR
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
 from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import Client, Deadline, EndpointError
 
@@ -19,7 +20,7 @@ HTTP_TIMEOUT = 5.0  # seconds; a request that takes longer hangs
 
 
 def read_drained_by(root: Path) -> str | None:
-    """Return who drained the host, ``operator`` or ``rollout``; None if it is not drained. Raises OSError.
+    """Return who drained the host, one of DRAINERS; None if it is not drained. Raises OSError.
 
     ``root``: directory of the host's releases.
     """
@@ -27,7 +28,8 @@ def read_drained_by(root: Path) -> str | None:
         first = (root / FOLDER / DRAINED).read_text(errors="replace").partition("\n")[0]
     except FileNotFoundError:
         return None
-    return "rollout" if first == "by: rollout" else "operator"
+    by = first.rpartition("by: ")[2]
+    return by if by in DRAINERS else OPERATOR
 
 
 class Component(NamedTuple):

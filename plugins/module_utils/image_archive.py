@@ -27,7 +27,7 @@ Skopeo = Callable[..., bytes]
 
 
 class ImageError(Exception):
-    """The image is not available; the message gives the cause and the variable to change."""
+    """The image is not available; the message gives the cause."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,13 @@ def program(path: str, authfile: str) -> Skopeo:
 
 
 def explain(errors: str) -> str:
-    """Return the last error of skopeo, and the variables to check."""
+    """Return the last error of skopeo."""
     said = (
         re.findall(r'level=fatal msg="((?:[^"\\]|\\.)*)"', errors)
         or errors.strip().splitlines()[-1:]
         or ["skopeo fails"]
     )
-    cause = said[-1].replace('\\"', '"')
-    return f"{cause}. Check serving_recipe_image, docker_engine_registry_logins and the network to the registry."
+    return str(said[-1].replace('\\"', '"'))
 
 
 def look_up(name: str, machine: str, skopeo: Skopeo) -> Image:
@@ -94,7 +93,7 @@ def choose(name: str, index: Mapping[str, Any], machine: str) -> str:
         platform = entry.get("platform", {})
         if (platform.get("os"), platform.get("architecture")) == wanted:
             return str(entry["digest"])
-    raise ImageError(f"{name} has no image for {machine}. Set serving_recipe_image to one that has.")
+    raise ImageError(f"{name} has no image for {machine}")
 
 
 def holds(path: Path, name: str, image: Image) -> bool:

@@ -37,13 +37,13 @@ options:
     type: dict
     required: true
   repository:
-    description: Repository of the weights.
+    description: Repository of the weights, or empty for a host that loads none.
     type: str
-    required: true
+    default: ""
   revision:
     description: Revision of the weights.
     type: str
-    required: true
+    default: main
   draft_model:
     description: Repository of the draft model, or empty.
     type: str
@@ -52,9 +52,9 @@ options:
     description: Revision of the draft model.
     type: str
     default: main
-  image:
-    description: Image of the recipe.
-    type: str
+  images:
+    description: Images that the host runs, by the variables that name them.
+    type: dict
     required: true
   packages:
     description: Packages that the roles install, as C(name) or C(name=version), whose version may have wildcards.
@@ -75,7 +75,7 @@ EXAMPLES = r"""
     platform: {distribution: Debian, release: trixie, architecture: x86_64}
     repository: openai/gpt-oss-120b
     revision: main
-    image: nvcr.io/nvidia/tensorrt-llm/release:1.2.1
+    images: {serving_recipe_image: nvcr.io/nvidia/tensorrt-llm/release:1.2.1}
     packages: [docker.io]
 """
 
@@ -103,11 +103,11 @@ def main() -> None:
             present=dict(type="bool", required=True),
             alone=dict(type="bool", required=True),
             platform=dict(type="dict", required=True),
-            repository=dict(type="str", required=True),
-            revision=dict(type="str", required=True),
+            repository=dict(type="str", default=""),
+            revision=dict(type="str", default="main"),
             draft_model=dict(type="str", default=""),
             draft_revision=dict(type="str", default="main"),
-            image=dict(type="str", required=True),
+            images=dict(type="dict", required=True),
             packages=dict(type="list", elements="str", required=True),
         ),
         supports_check_mode=True,

@@ -11,7 +11,7 @@ short_description: Write the index of a bundle
 version_added: 0.1.0
 description:
   - Writes C(bundle.json), which describes the bundle, and C(SHA256SUMS), for C(sha256sum --check), into a directory
-    with the weights of a model, the harmony vocabulary, an image and packages.
+    with the weights of a model, the harmony vocabulary, images and packages.
   - Hashes files on all cores, and unchanged files once only.
 extends_documentation_fragment:
   - trtllm.fleet.attributes

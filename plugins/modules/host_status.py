@@ -212,8 +212,8 @@ components:
       sample: HTTP 200
 drained_by:
   description:
-    - Who removed the workers of Dynamo from the host, V(operator) with playbook C(drain.yml), or V(rollout); V(null) if
-      it is not drained.
+    - Who removed the workers of Dynamo from the host, V(operator) with playbook C(drain.yml), V(rollout) or V(repair);
+      V(null) if it is not drained.
   returned: success
   type: str
   sample: operator

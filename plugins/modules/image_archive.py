@@ -33,6 +33,10 @@ options:
     description: The file. Another image in it is replaced.
     type: path
     required: true
+  variable:
+    description: The variable that names the image, for messages.
+    type: str
+    default: serving_recipe_image
   logins:
     description: Registries to log in to. The logins are in a file while the module runs.
     type: list
@@ -59,7 +63,7 @@ EXAMPLES = r"""
 - name: Download the image
   trtllm.fleet.image_archive:
     name: nvcr.io/nvidia/tensorrt-llm/release:1.2.1
-    path: /srv/bundle/image.tar
+    path: /srv/bundle/images/release.tar
     logins:
       - registry: nvcr.io
         username: $oauthtoken
@@ -100,6 +104,7 @@ def main() -> None:
         argument_spec=dict(
             name=dict(type="str", required=True),
             path=dict(type="path", required=True),
+            variable=dict(type="str", default="serving_recipe_image"),
             logins=dict(
                 type="list",
                 elements="dict",
@@ -115,7 +120,7 @@ def main() -> None:
     )
     name, path = module.params["name"], Path(module.params["path"])
     if "@" in name:
-        module.fail_json(msg=f"{name} is a digest; docker load needs a tag. Set serving_recipe_image to a tag.")
+        module.fail_json(msg=f"{name} is a digest; docker load needs a tag. Set {module.params['variable']} to a tag.")
     os.umask(0o022)
     # In check mode skopeo may not be installed yet.
     found = module.get_bin_path("skopeo", required=not module.check_mode)
@@ -131,8 +136,11 @@ def main() -> None:
             if changed and not module.check_mode:
                 fetch(path, name, skopeo)
                 if not holds(path, name, image):
-                    raise ImageError(f"{name} changed while it was fetched. Run the playbook again.")
-    except (ImageError, OSError) as error:
+                    module.fail_json(msg=f"{name} changed while it was fetched. Run the playbook again.")
+    except ImageError as error:
+        hint = f"Check {module.params['variable']}, docker_engine_registry_logins and the network to the registry."
+        module.fail_json(msg=f"{error}. {hint}")
+    except OSError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=changed, digest=image.digest, layers_bytes=image.layers_bytes if changed else 0)
 

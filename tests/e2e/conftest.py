@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,25 @@ class Run:
 def docker(*arguments: str, check: bool = True) -> str:
     """Return the output of a docker command on the lab's machine."""
     return subprocess.run(["docker", *arguments], text=True, stdout=subprocess.PIPE, check=check).stdout
+
+
+def begin(command: Sequence[str], environment: Mapping[str, str], own_session: bool = False) -> subprocess.Popen[str]:
+    """Start a command in the repository. own_session: signals to its process group do not reach the tests."""
+    return subprocess.Popen(
+        command,
+        cwd=REPO,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=own_session,
+    )
+
+
+def finish(process: subprocess.Popen[str], seconds: float | None = None) -> Run:
+    """Wait for the end of a started command."""
+    output = process.communicate(timeout=seconds)[0]
+    return Run(process.returncode, output)
 
 
 def address(host: str) -> str:
@@ -62,18 +81,14 @@ class Fleet:
     environment: Mapping[str, str] = field(default_factory=lambda: LAB)
 
     def playbook(self, name: str, *arguments: str, **variables: Any) -> Run:
-        process = self.start(name, *arguments, **variables)
-        output = process.communicate()[0]
-        return Run(process.returncode, output)
+        return finish(self.start(name, *arguments, **variables))
 
     def start(self, name: str, *arguments: str, **variables: Any) -> subprocess.Popen[str]:
         """Start a run of a playbook."""
         command = ["ansible-playbook", name, "-i", "inventory/local", *arguments]
         if variables:
             command += ["--extra-vars", json.dumps(variables)]
-        return subprocess.Popen(
-            command, cwd=REPO, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
+        return begin(command, self.environment)
 
     def shell(self, script: str, check: bool = True) -> str:
         """Return the output of a shell script on the host."""

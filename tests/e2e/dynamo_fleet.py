@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Run, address, docker, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Run, address, docker, finish, lab, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import MODEL, ask
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import KEY
@@ -67,10 +67,9 @@ class Dynamo:
 
     def play(self, *arguments: str, **given: Any) -> Run:
         """Run the playbook, with the options of start."""
-        process = self.start(*arguments, **given)
-        output = process.communicate()[0]
-        (self.folder / "output").write_text(output)  # to read after a failed test
-        return Run(process.returncode, output)
+        run = finish(self.start(*arguments, **given))
+        (self.folder / "output").write_text(run.output)  # to read after a failed test
+        return run
 
     def start(
         self,
@@ -162,6 +161,27 @@ class Dynamo:
                 unit, *invocation = line.split()
                 found[f"{name} {unit.removeprefix('trtllm-dynamo-').removesuffix('.service')}"] = " ".join(invocation)
         return found
+
+
+@contextmanager
+def two_sides(folder: Path, image: str = "", releases: Sequence[str] = ()) -> Iterator[Dynamo]:
+    """Deploy hosts with two workers of each kind, and two frontends on the hosts of the gateways.
+
+    image: the first image, by default the lab's; releases: of Dynamo, which the registry then has besides the lab's.
+    """
+    places = {
+        "control": ["dyn-1"],
+        "frontend": ["dyn-1", "dyn-2"],
+        "prefill": ["dyn-1", "dyn-3"],
+        "decode": ["dyn-2", "dyn-4"],
+    }
+    dynamo = Dynamo(4, folder, places, gateways=("dyn-1", "dyn-2"))
+    dynamo.variables = {"dynamo_image": image} if image else {}
+    options = {"lab_recreate": ",".join(dynamo.names)} | ({"lab_dynamo_releases": [*releases]} if releases else {})
+    lab("up", "--extra-vars", json.dumps(options), environment=dynamo.environment)
+    dynamo.deploy()
+    yield dynamo
+    lab("down", environment=dynamo.environment)
 
 
 CERTIFICATES = "/etc/ssl/dynamo"

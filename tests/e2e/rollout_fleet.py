@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, Run, address, docker, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, Run, address, begin, docker, finish, lab
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 
 # The lab's key, in inventory/local.
@@ -109,20 +109,11 @@ class Fleet:
         ]
 
     def start(self, name: str, *arguments: str, **variables: Any) -> subprocess.Popen[str]:
-        """Start a playbook in the background; communicate() returns its output."""
-        return subprocess.Popen(
-            self.command(name, *arguments, **variables),
-            cwd=REPO,
-            env=self.environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        """Start a playbook in the background."""
+        return begin(self.command(name, *arguments, **variables), self.environment)
 
     def play(self, name: str, *arguments: str, **variables: Any) -> Run:
-        process = self.start(name, *arguments, **variables)
-        output = process.communicate()[0]
-        return Run(process.returncode, output)
+        return finish(self.start(name, *arguments, **variables))
 
     def play_file(self, path: Path) -> Run:
         """Run a playbook of a test."""

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, docker, lab
+from ansible_collections.trtllm.fleet.tests.e2e.air_gap import BUNDLE, SHARE, carry, without_internet_access
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, lab
 from ansible_collections.trtllm.fleet.tests.e2e.test_secrets import canaries
 
 NAMES = ("airgap-1", "airgap-2", "airgap-maker")
 LAB = {**os.environ, "LAB_PREFIX": "airgap-"}
 FIRST, SECOND, MAKER = (Fleet(name, LAB) for name in NAMES)
 HOSTS = (FIRST, SECOND)
-ORIGIN = "trtllm-lab-origin"
-NETWORK = "trtllm-lab"
-BUNDLE = "/srv/bundle"
 IMAGE = "registry.origin.test/nvidia/tensorrt-llm/release"
-# Hosts without a default route cannot detect the address that others reach.
-SHARE = {"model_weights_share_interface": "eth0"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,26 +27,6 @@ def three_machines() -> Iterator[None]:
     lab("up", "--extra-vars", json.dumps({"lab_hosts": hosts, "lab_recreate": ",".join(NAMES)}), environment=LAB)
     yield
     lab("down", environment=LAB)
-
-
-@contextmanager
-def without_internet_access() -> Iterator[None]:
-    """Disconnect the hosts from the lab's internet and from the real one."""
-    aliases = json.loads(docker("inspect", ORIGIN))[0]["NetworkSettings"]["Networks"][NETWORK]["Aliases"]
-    route = FIRST.shell("ip route show default").strip()
-    mirror = FIRST.shell("awk '$1 == \"deb\" { print $2; exit }' /etc/apt/sources.list").strip()
-    ask = f"curl --silent --max-time 20 --output /dev/null {mirror} && echo answers"
-    assert FIRST.shell(ask, check=False), f"{mirror!r} does not answer anyway"
-    docker("network", "disconnect", NETWORK, ORIGIN)
-    try:
-        for host in HOSTS:
-            host.shell("ip route delete default")
-            assert host.shell(ask, check=False) == ""
-        yield
-    finally:
-        docker("network", "connect", *(f"--alias={alias}" for alias in aliases), NETWORK, ORIGIN)
-        for host in HOSTS:
-            host.shell(f"ip route replace {route}", check=False)
 
 
 def make(*arguments: str, **variables: Any) -> Run:
@@ -66,11 +40,9 @@ def bring(*arguments: str, **variables: Any) -> Run:
     return FIRST.playbook("site.yml", limit, *arguments, bundle_dir=BUNDLE, **SHARE, **variables)
 
 
-def carry() -> None:
-    """Copy the bundle from the connected machine to the first host."""
-    FIRST.shell(f"rm -rf {BUNDLE}")
-    script = f"docker exec {MAKER.host} tar -C /srv -c bundle | docker exec --interactive {FIRST.host} tar -C /srv -x"
-    subprocess.run(script, shell=True, check=True)
+def archive(tag: str) -> str:
+    """Return the path of the image in the bundle."""
+    return f"images/{IMAGE.replace('/', '+')}+{tag}.tar"
 
 
 def index() -> dict[str, Any]:
@@ -101,7 +73,7 @@ def test_bundle_has_the_listed_content() -> None:
     assert len(checked) == len(on_disk) - 1, "all but the checksums themselves"
     bundle = index()
     assert bundle["platform"] == {"distribution": "Debian", "release": "trixie", "architecture": os.uname().machine}
-    assert bundle["image"]["name"] == f"{IMAGE}:1.2.1"
+    assert [image["name"] for image in bundle["images"]] == [f"{IMAGE}:1.2.1"]
     assert bundle["weights"]["hub"] == "https://hub.origin.test"
     names = {package["name"] for package in bundle["packages"]}
     assert {"docker.io", "nvidia-driver-cuda", "nvlsm", "libc6", "python3-libtorrent"} <= names
@@ -121,15 +93,15 @@ def test_connected_machine_is_unchanged() -> None:
 
 
 def test_invalid_bundle_changes_nothing() -> None:
-    carry()
-    FIRST.shell(f"truncate --size=-1 {BUNDLE}/image.tar")
-    with without_internet_access():
+    carry(MAKER, FIRST)
+    FIRST.shell(f"truncate --size=-1 {BUNDLE}/{archive('1.2.1')}")
+    with without_internet_access(HOSTS):
         run = bring(serving_recipe_model="openai/gpt-oss-20b", serving_recipe_image=f"{IMAGE}:1.3.0rc14")
     assert run.status != 0
     # Ansible repeats errors and folds long lines.
     message = " ".join(run.output.rpartition("cannot serve; nothing was changed.")[2].split())
     assert message.count("and serving_recipe_model is openai/gpt-oss-20b") == 2, "each host's problems"
-    assert message.count(f"and the recipe's is {IMAGE}:1.3.0rc14 (serving_recipe_image)") == 2
+    assert message.count(f"and serving_recipe_image is {IMAGE}:1.3.0rc14") == 2
     assert message.count(f"The bundle in {BUNDLE} lacks files") == 1, "only one has it"
     for host in HOSTS:
         found = host.shell("find /etc/trtllm-fleet /var/lib/trtllm-fleet /srv/trtllm-fleet -type f", check=False)
@@ -146,8 +118,8 @@ def test_missing_bundle_is_one_problem() -> None:
 
 
 def test_both_hosts_deploy_without_internet_access() -> None:
-    carry()
-    with without_internet_access():
+    carry(MAKER, FIRST)
+    with without_internet_access(HOSTS):
         run = bring()
         assert run.status == 0, run.output
         assert [host.chat() for host in HOSTS] == [200, 200]
@@ -183,10 +155,10 @@ def test_next_bundle_brings_changed_files_only(hub: Hub) -> None:
     assert hub.fetched() == {}
     assert MAKER.shell(f"stat --format '%n %y' {BUNDLE}/packages/*") == packages
     changed = [new["path"] for old, new in zip(before["files"], index()["files"], strict=True) if old != new]
-    assert changed == ["image.tar"]
+    assert changed == [archive("1.3.0rc14")]
 
-    carry()
-    with without_internet_access():
+    carry(MAKER, FIRST)
+    with without_internet_access(HOSTS):
         run = bring(serving_recipe_image=f"{IMAGE}:1.3.0rc14")
         assert run.status == 0, run.output
         assert [host.chat() for host in HOSTS] == [200, 200]

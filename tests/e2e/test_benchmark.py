@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, UNIT, Fleet, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, UNIT, Fleet, Run, begin, finish, lab
 
 ENVIRONMENT = {**os.environ, "LAB_PREFIX": "bench-", "LAB_HOSTS": "1", "LAB_OS": "trixie", "LAB_GPU": "h200x8"}
 AIPERF = REPO / ".cache/aiperf"
@@ -72,20 +72,11 @@ class Benchmark:
         return [*command, "--extra-vars", json.dumps(extra)]
 
     def start(self, playbook: str, inventory: dict[str, Any] | None = None, **extra: Any) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(playbook, inventory or {}, extra),
-            cwd=REPO,
-            env={**ENVIRONMENT, "ANSIBLE_NOCOLOR": "true"},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        environment = {**ENVIRONMENT, "ANSIBLE_NOCOLOR": "true"}
+        return begin(self.command(playbook, inventory or {}, extra), environment, own_session=True)
 
     def play(self, playbook: str, inventory: dict[str, Any] | None = None, **extra: Any) -> Run:
-        process = self.start(playbook, inventory, **extra)
-        output = process.communicate()[0]
-        return Run(process.returncode, output)
+        return finish(self.start(playbook, inventory, **extra))
 
     def measure(self, **extra: Any) -> Run:
         return self.play("playbooks/benchmark.yml", **extra)

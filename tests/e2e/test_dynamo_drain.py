@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import docker, lab, wait_for
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, changed, said, unbroken_load
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import docker, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, changed, said, two_sides, unbroken_load
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 
 DRAIN, UNDRAIN = "playbooks/drain.yml", "playbooks/undrain.yml"
@@ -19,18 +19,8 @@ MARK = "/etc/trtllm-fleet/dynamo/drained"
 
 @pytest.fixture(scope="module")
 def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
-    """Return hosts with two workers of each kind, and two frontends on the hosts of the gateways."""
-    places = {
-        "control": ["dyn-1"],
-        "frontend": ["dyn-1", "dyn-2"],
-        "prefill": ["dyn-1", "dyn-3"],
-        "decode": ["dyn-2", "dyn-4"],
-    }
-    dynamo = Dynamo(4, tmp_path_factory.mktemp("dynamo"), places, gateways=("dyn-1", "dyn-2"))
-    lab("up", "--extra-vars", f"lab_recreate={','.join(dynamo.names)}", environment=dynamo.environment)
-    dynamo.deploy()
-    yield dynamo
-    lab("down", environment=dynamo.environment)
+    with two_sides(tmp_path_factory.mktemp("dynamo")) as dynamo:
+        yield dynamo
 
 
 @pytest.fixture

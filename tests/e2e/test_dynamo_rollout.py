@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import lab
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, changed, said, unbroken_load
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, changed, said, two_sides, unbroken_load
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import until
 
@@ -19,20 +17,8 @@ BEFORE, AFTER = f"{IMAGE}:1.3.1", f"{IMAGE}:1.4.2"
 
 @pytest.fixture(scope="module")
 def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
-    """Return hosts with two workers of each kind, and two frontends on the hosts of the gateways."""
-    places = {
-        "control": ["dyn-1"],
-        "frontend": ["dyn-1", "dyn-2"],
-        "prefill": ["dyn-1", "dyn-3"],
-        "decode": ["dyn-2", "dyn-4"],
-    }
-    dynamo = Dynamo(4, tmp_path_factory.mktemp("dynamo"), places, gateways=("dyn-1", "dyn-2"))
-    dynamo.variables = {"dynamo_image": BEFORE}
-    offered = json.dumps({"lab_dynamo_releases": ["1.3.1"], "lab_recreate": ",".join(dynamo.names)})
-    lab("up", "--extra-vars", offered, environment=dynamo.environment)
-    dynamo.deploy()
-    yield dynamo
-    lab("down", environment=dynamo.environment)
+    with two_sides(tmp_path_factory.mktemp("dynamo"), BEFORE, releases=["1.3.1"]) as dynamo:
+        yield dynamo
 
 
 @pytest.fixture

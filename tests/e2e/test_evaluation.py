@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, UNIT, Fleet, Run, lab, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import UNIT, Fleet, begin, finish, lab, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import until
 
 # The tool needs Python 3.12 or newer, which Debian 13 has.
@@ -174,15 +174,7 @@ def test_check_mode_reports_the_plan(host: Fleet, untouched: str, options: dict[
 def begun(host: Fleet, options: dict[str, Any]) -> subprocess.Popen[str]:
     """Start a long run, and return it in progress."""
     command = ["ansible-playbook", PLAYBOOK, "-i", "inventory/local", "--extra-vars", json.dumps({**options, **LONG})]
-    process = subprocess.Popen(
-        command,
-        cwd=REPO,
-        env=host.environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    process = begin(command, host.environment, own_session=True)
     until(process, "eval-1: aime25, low: ")
     assert batch_size(host) == "1024"
     assert tool_runs(host)
@@ -193,9 +185,8 @@ def test_server_failure_ends_the_run(host: Fleet, untouched: str, options: dict[
     process = begun(host, {**options, "evaluation_unhealthy_timeout": 15})
     host.shell(f"systemctl stop {UNIT}")
     began = time.monotonic()
-    output, _nothing = process.communicate(timeout=PATIENCE)
+    run = finish(process, PATIENCE)
     assert time.monotonic() - began < 120
-    run = Run(process.returncode, output)
     assert run.status != 0
     assert "was unhealthy for 15 s (evaluation_unhealthy_timeout)" in " ".join(run.output.split())
     assert not tool_runs(host)

@@ -22,7 +22,7 @@ PLATFORM = {"distribution": "Debian", "release": "trixie", "architecture": "x86_
 CONTENTS: dict[str, Any] = {
     "platform": PLATFORM,
     "weights": {"hub": "https://hub.example.com", "revision": "main"},
-    "image": {"name": IMAGE, "digest": "sha256:0"},
+    "images": [{"name": IMAGE, "digest": "sha256:0"}],
     "packages": [
         {"name": "docker.io", "version": "26.1.5+dfsg1-9", "architecture": "amd64"},
         {"name": "nvidia-driver-cuda", "version": "580.159.04-1", "architecture": "amd64"},
@@ -69,7 +69,7 @@ def write_parts(folder: Path) -> Path:
     snapshot = write_snapshot(folder, MODEL, COMMIT)
     for name in (
         "encodings/o200k_base.tiktoken",
-        "image.tar",
+        "images/release.tar",
         "packages/Packages",
         "packages/a_1_all.deb",
         "packages.txt",

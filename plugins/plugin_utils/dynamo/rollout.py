@@ -74,7 +74,7 @@ def _hosts(placement: Placement, statuses: Statuses, namespace: str) -> list[Hos
     found = []
     for name in names:
         drained_by = statuses[name]["drained_by"]
-        if drained_by != "operator":
+        if drained_by in (None, "rollout"):
             kinds = frozenset(kind for kind in KINDS if name in placement[kind])
             moved = not drained_by and {one["namespace"] for one in _serving(statuses[name])} == {namespace}
             found.append(Host(name, kinds, moved, drained_by == "rollout"))

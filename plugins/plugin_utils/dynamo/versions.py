@@ -27,18 +27,18 @@ def version_rows(versions: Mapping[str, Tree]) -> dict[str, Tree]:
     return rows
 
 
-def version_row(image: str, versions: Mapping[str, Tree]) -> tuple[str, Tree]:
-    """Return the minor version of Dynamo in an image, and its row of ``versions``.
+def version_row(image: str, rows: Mapping[str, Tree]) -> tuple[str, Tree]:
+    """Return the minor version of Dynamo in an image, and its row of ``rows``, which are as of version_rows.
 
     Raises ValueError if the image has no known version in its tag.
     """
-    known = f"an image {DYNAMO_RUNTIME}:TAG whose tag begins with one of {', '.join(versions)}"
+    known = f"an image {DYNAMO_RUNTIME}:TAG whose tag begins with one of {', '.join(rows)}"
     match = re.match(r"(\d+\.\d+)(?!\d)", image_tag(image) or "")
     if image_name(image) != DYNAMO_RUNTIME or not match:
         raise ValueError(f"dynamo_image {image} has no Dynamo version in its tag. Set dynamo_image to {known}.")
-    if match[1] not in versions:
+    if match[1] not in rows:
         raise ValueError(f"dynamo_image {image} has Dynamo {match[1]}, which is unknown. Set dynamo_image to {known}.")
-    return match[1], version_rows(versions)[match[1]]
+    return match[1], rows[match[1]]
 
 
 def has_nats_tls(row: Tree) -> bool:

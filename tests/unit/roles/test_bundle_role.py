@@ -67,7 +67,8 @@ def test_each_host_takes_the_newest_bundle_of_its_own_directory(
         monkeypatch.setattr("ansible_collections.trtllm.fleet.plugins.module_utils.bundle.datetime", Later)
     hosts = {name: {"bundle_dir": f"{tmp_path}/{{{{ kind }}}}", "kind": name} for name in ("old", "new", "none")}
     # Without facts of the hosts it gets no further than that.
-    tasks = [{"include_role": {"name": "trtllm.fleet.bundle", "tasks_from": "resolve"}}]
+    wanted = {"bundle_model": "a/b", "bundle_images": {}}
+    tasks = [{"include_role": {"name": "trtllm.fleet.bundle", "tasks_from": "resolve"}, "vars": wanted}]
     results = played(tmp_path, hosts, tasks, __bundle_link=str(tmp_path / "link"))
     facts: dict[str, dict[str, Any]] = {host: {} for host in hosts}
     for task in results:

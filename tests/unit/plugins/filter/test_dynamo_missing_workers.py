@@ -79,3 +79,10 @@ def test_all_workers_of_a_namespace_may_leave_with_their_frontends() -> None:
 def test_only_the_kinds_of_the_hosts_count() -> None:
     assert dynamo_missing_workers([answer()], ["decode"], []) == ["decode"]
     assert dynamo_missing_workers([answer()], [], []) == []
+
+
+def test_worker_that_no_frontend_lists_is_no_loss() -> None:
+    prefill = answer(worker("prefill", "10.0.0.1:9150"))
+    assert dynamo_missing_workers([prefill], [], ["10.0.0.2"]) == []
+    assert dynamo_missing_workers([prefill], ["decode"], ["10.0.0.2"]) == ["decode"]
+    assert dynamo_missing_workers([prefill], [], ["10.0.0.1"]) == ["prefill"]

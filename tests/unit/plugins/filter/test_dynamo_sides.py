@@ -78,9 +78,12 @@ def test_interrupted_rollout_goes_on(state: dict[str, str], first: str, to_drain
     assert found == {"first": [*first], "first_to_drain": [*to_drain], "second": [*second], "problem": ""}
 
 
-def test_host_that_an_operator_drained_takes_no_part() -> None:
+@pytest.mark.parametrize("by", ["operator", "repair"])
+def test_host_that_no_rollout_drained_takes_no_part(by: str) -> None:
     placement = {**FOUR, "decode": ["b", "d", "e"], "frontend": ["a", "b", "f"]}
-    found = sides(placement, statuses(placement, drained="df"), NEW, IMAGE)
+    state = statuses(placement, drained="df")
+    state["d"]["drained_by"] = by
+    found = sides(placement, state, NEW, IMAGE)
     assert sorted(found["first"] + found["second"]) == ["a", "b", "c", "e"]
 
 

@@ -27,6 +27,7 @@ GROUPS = {
     "rollout_dynamo": "dynamo",
     "rollback_dynamo": "dynamo",
     "gateway": "gateway",
+    "repair_dynamo": "dynamo_prefill, dynamo_decode",
     "monitoring": "monitoring",
     "status": "gpu_hosts, dynamo",
     "registry_mirror": "registry_mirror",

@@ -44,7 +44,7 @@ def test_index_and_checksums(tmp_path: Path, weights: Path) -> None:
     assert written["weights"]["hub"] == "https://hub.example.com"
     assert [file["path"] for file in written["files"]] == [
         "encodings/o200k_base.tiktoken",
-        "image.tar",
+        "images/release.tar",
         "packages/Packages",
         "packages/a_1_all.deb",
         "packages.txt",
@@ -79,7 +79,7 @@ def refuse(*arguments: Any, **_options: Any) -> None:
 def test_a_new_image_changes_the_index_alone(tmp_path: Path, weights: Path) -> None:
     write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False)
     first = bundle_of(tmp_path)
-    (tmp_path / "image.tar").write_text("IMAGE.TAR")
+    (tmp_path / "images/release.tar").write_text("IMAGES/RELEASE.TAR")
     assert write_index(tmp_path, {"weights": weights}, CONTENTS, dry=True).changed
     assert bundle_of(tmp_path) == first, "check mode writes nothing"
     assert write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False).changed
@@ -87,7 +87,7 @@ def test_a_new_image_changes_the_index_alone(tmp_path: Path, weights: Path) -> N
     assert first["manifest"]["commit"] != second["manifest"]["commit"]
     assert len(first["files"]) == len(second["files"])
     changed = [new["path"] for old, new in zip(first["files"], second["files"]) if old != new]
-    assert changed == ["image.tar"]
+    assert changed == ["images/release.tar"]
 
 
 def test_a_draft_model_is_a_second_snapshot(tmp_path: Path, weights: Path) -> None:
@@ -143,7 +143,7 @@ def test_what_the_hosts_get_of_it_is_a_snapshot(tmp_path: Path, weights: Path) -
 def test_the_newest_of_several(tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False)
     old = encoded(tmp_path)
-    (tmp_path / "image.tar").write_text("another")
+    (tmp_path / "images/release.tar").write_text("another")
     monkeypatch.setattr("ansible_collections.trtllm.fleet.plugins.module_utils.bundle.datetime", Later)
     write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False)
     newest = newest_bundle([encoded(tmp_path), old, old])
@@ -158,14 +158,14 @@ WANTED: dict[str, Any] = {
     "revision": "main",
     "draft_model": "",
     "draft_revision": "main",
-    "image": IMAGE,
+    "images": {"serving_recipe_image": IMAGE},
     "packages": ["docker.io", "nvidia-driver-cuda=580.159.04-*"],
     "alone": False,
 }
 # Differences of a host, and the problems that are reported, with the variable to change.
 UNFIT: dict[str, tuple[dict[str, Any], list[str]]] = {
     "release": (
-        {"platform": {**PLATFORM, "release": "bookworm"}, "image": "another"},
+        {"platform": {**PLATFORM, "release": "bookworm"}, "images": {"serving_recipe_image": "another"}},
         ["for Debian trixie x86_64, and the host is Debian bookworm x86_64: set bundle_dir"],
     ),
     "architecture": (
@@ -179,10 +179,21 @@ UNFIT: dict[str, tuple[dict[str, Any], list[str]]] = {
     "revision": ({"revision": "v2"}, [f"at main (commit {COMMIT}), and model_weights_revision is v2"]),
     "draft model": ({"draft_model": "a/draft"}, ["no draft model, and model_weights_draft_repository is a/draft: "]),
     "image": (
-        {"image": "example.com/release:1.3"},
-        [f"{IMAGE}, and the recipe's is example.com/release:1.3 (serving_rec"],
+        {"images": {"serving_recipe_image": "example.com/release:1.3"}},
+        [f"the image {IMAGE}, and serving_recipe_image is example.com/release:1.3: correct it"],
     ),
-    "model and image": ({"repository": "a/b", "image": "c"}, ["serving_recipe_model", "serving_recipe_image"]),
+    "one of two images": (
+        {"images": {"dynamo_image": IMAGE, "dynamo_nats_image": "nats:2"}},
+        [f"the image {IMAGE}, and dynamo_nats_image is nats:2: "],
+    ),
+    "model and image": (
+        {"repository": "a/b", "images": {"serving_recipe_image": "c"}},
+        ["serving_recipe_model", "serving_recipe_image"],
+    ),
+    "image of a host without weights": (
+        {"repository": "", "revision": "v2", "draft_model": "a/b", "images": {"dynamo_etcd_image": "etcd:3"}},
+        ["dynamo_etcd_image is etcd:3"],
+    ),
     "package": (
         {"packages": ["docker.io", "linux-headers-6.12"]},
         [
@@ -191,7 +202,7 @@ UNFIT: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "version": ({"packages": ["nvidia-driver-cuda=590.48.01-*"]}, ["lacks nvidia-driver-cuda=590.48.01-*"]),
     "alone": ({"alone": True}, ["model_weights_share is false, so it gets none from other hosts: set it to true"]),
-    "half a copy": ({}, ["/srv/bundle lacks files, or has others than it was built with (image.tar)"]),
+    "half a copy": ({}, ["/srv/bundle lacks files, or has others than it was built with (images/release.tar)"]),
 }
 
 
@@ -204,7 +215,7 @@ def test_what_does_not_fit_is_told(tmp_path: Path, weights: Path, case: str) -> 
     assert bundle_problems(bundle, {**wanted, "revision": COMMIT}, None) == []
     change, expected = UNFIT[case]
     if case == "half a copy":
-        (tmp_path / "image.tar").unlink()
+        (tmp_path / "images/release.tar").unlink()
     found = bundle_problems(bundle, {**wanted, **change}, tmp_path)
     assert len(found) == len(expected), found
     for problem, part in zip(found, expected):
@@ -221,7 +232,7 @@ def test_the_check_of_a_host(tmp_path: Path, weights: Path, capsys: pytest.Captu
         "platform": PLATFORM,
         "repository": MODEL,
         "revision": "main",
-        "image": IMAGE,
+        "images": {"serving_recipe_image": IMAGE},
         "packages": ["docker.io"],
     }
 
@@ -230,7 +241,7 @@ def test_the_check_of_a_host(tmp_path: Path, weights: Path, capsys: pytest.Captu
 
     result = run()
     assert (result["changed"], result["problems"]) == (False, [])
-    failed = run(image="another", packages=["other"])
+    failed = run(images={"serving_recipe_image": "another"}, packages=["other"])
     assert failed["failed"] is True
     assert len(failed["problems"]) == 2
     assert failed["msg"].splitlines() == failed["problems"]

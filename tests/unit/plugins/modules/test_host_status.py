@@ -325,7 +325,8 @@ def test_components_of_dynamo(machine: Machine) -> None:
     assert (frontend["of_release"], frontend["healthy"]) == (False, False)
     assert (unfinished["kind"], unfinished["release"], unfinished["of_release"]) == (None, "", False)
     assert found["drained_by"] is None
-    for text, by in {"": "operator", "by: operator\n": "operator", "by: rollout\nMore.\n": "rollout"}.items():
+    marks = {"": "operator", "by: operator\n": "operator", "by: rollout\nMore.\n": "rollout", "by: repair\n": "repair"}
+    for text, by in {**marks, "by: another\n": "operator"}.items():
         (machine.root / "dynamo/drained").write_text(text)
         assert machine.gather()["drained_by"] == by
 

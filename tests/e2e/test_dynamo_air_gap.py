@@ -1,0 +1,53 @@
+"""A bundle is enough for disaggregated serving on air-gapped hosts, of which one has no GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from ansible_collections.trtllm.fleet.tests.e2e.air_gap import BUNDLE, SHARE, carry, without_internet_access
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import lab, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, changed, said
+
+HOSTS = ("dyn-1", "dyn-2")
+MAKER = "dyn-3"
+
+
+@pytest.fixture(scope="module")
+def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
+    """Return two bare hosts, and a connected machine without components."""
+    places = {"control": ["dyn-1"], "frontend": ["dyn-1"], "prefill": ["dyn-2"], "decode": ["dyn-2"]}
+    dynamo = Dynamo(3, tmp_path_factory.mktemp("dynamo"), places, gpu="b200x2")
+    lab("up", "--extra-vars", f"lab_recreate={','.join(dynamo.names)}", environment=dynamo.environment)
+    yield dynamo
+    lab("down", environment=dynamo.environment)
+
+
+def test_bundle_has_the_images_of_all_components(dynamo: Dynamo) -> None:
+    dynamo.deploy(playbook="playbooks/bundle.yml", bundle_host=MAKER, bundle_dir=BUNDLE)
+    index = json.loads(dynamo.shell(MAKER, f"cat {BUNDLE}/bundle.json"))
+    names = [image["name"].rpartition("/")[2].partition(":")[0] for image in index["images"]]
+    assert names == ["release", "tensorrtllm-runtime", "etcd", "nats"]
+    again = dynamo.deploy(playbook="playbooks/bundle.yml", bundle_host=MAKER, bundle_dir=BUNDLE)
+    assert changed(again) == {MAKER: 0}
+
+
+def test_bundle_with_another_image_is_refused(dynamo: Dynamo) -> None:
+    carry(dynamo.hosts[MAKER], dynamo.hosts["dyn-1"])
+    wrong = "registry.origin.test/library/nats:2.0.0"
+    run = dynamo.play(bundle_dir=BUNDLE, dynamo_nats_image=wrong, **SHARE)
+    assert run.status != 0
+    assert f"and dynamo_nats_image is {wrong}: correct it" in said(run)
+    assert "nothing was changed" in said(run)
+
+
+def test_hosts_serve_without_internet_access(dynamo: Dynamo) -> None:
+    hosts = [dynamo.hosts[name] for name in HOSTS]
+    with without_internet_access(hosts):
+        dynamo.deploy(bundle_dir=BUNDLE, **SHARE)
+        assert wait_for(dynamo.complete, 60)
+        before = dynamo.runs()
+        assert set(changed(dynamo.deploy(bundle_dir=BUNDLE, **SHARE)).values()) == {0}
+        assert dynamo.runs() == before
