@@ -9,9 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo
+    from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 
 REPO = Path(__file__).resolve().parents[2]
 HOST = "faults-1"
@@ -160,6 +164,24 @@ class Hub:
                 name = request["path"].partition("?")[0].rsplit("/", 1)[-1]
                 sent[name] = sent.get(name, 0) + request["bytes"]
         return sent
+
+
+@pytest.fixture(scope="module")
+def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
+    """Return a deployment of disaggregated serving on four hosts behind two gateways; most modules have their own."""
+    from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import two_sides  # it imports this module
+
+    with two_sides(tmp_path_factory.mktemp("dynamo")) as dynamo:
+        yield dynamo
+
+
+@pytest.fixture
+def load(dynamo: Dynamo) -> Iterator[Load]:
+    """Return a load through the gateways of the deployment, of which no request may fail."""
+    from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import unbroken_load
+
+    with unbroken_load(dynamo) as load:
+        yield load
 
 
 @pytest.fixture

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import docker, wait_for
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, changed, said, two_sides, unbroken_load
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, changed, said
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 
 DRAIN, UNDRAIN = "playbooks/drain.yml", "playbooks/undrain.yml"
 MARK = "/etc/trtllm-fleet/dynamo/drained"
-
-
-@pytest.fixture(scope="module")
-def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
-    with two_sides(tmp_path_factory.mktemp("dynamo")) as dynamo:
-        yield dynamo
-
-
-@pytest.fixture
-def load(dynamo: Dynamo) -> Iterator[Load]:
-    """Return a load through both gateways, of which no request may fail."""
-    with unbroken_load(dynamo) as load:
-        yield load
 
 
 def workers(dynamo: Dynamo, name: str) -> str:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-
-import pytest
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import wait_for
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, said, two_sides, unbroken_load
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, said
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 from ansible_collections.trtllm.fleet.tests.e2e.test_doctor import FAULTS, GPU, GPU_WELL, XID, gpu, kernel
 
@@ -20,18 +17,6 @@ FAULT = json.dumps({"gpus": {GPU: {"gpu_recovery_action": "Reset"}}})
 AGAIN = f'while sleep 1; do echo "$FAULT" > {FAULTS}; done'
 LASTING = f"systemd-run --quiet --unit=ill --setenv=FAULT='{FAULT}' sh -c '{AGAIN}'"
 WELL = f"systemctl stop ill; {GPU_WELL}"
-
-
-@pytest.fixture(scope="module")
-def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
-    with two_sides(tmp_path_factory.mktemp("dynamo")) as dynamo:
-        yield dynamo
-
-
-@pytest.fixture
-def load(dynamo: Dynamo) -> Iterator[Load]:
-    with unbroken_load(dynamo) as load:
-        yield load
 
 
 def ill(dynamo: Dynamo, host: str, fault: str) -> bool:

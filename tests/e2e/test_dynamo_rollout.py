@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, changed, said, two_sides, unbroken_load
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, changed, said, two_sides
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import until
 
@@ -19,12 +19,6 @@ BEFORE, AFTER = f"{IMAGE}:1.3.1", f"{IMAGE}:1.4.2"
 def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
     with two_sides(tmp_path_factory.mktemp("dynamo"), BEFORE, releases=["1.3.1"]) as dynamo:
         yield dynamo
-
-
-@pytest.fixture
-def load(dynamo: Dynamo) -> Iterator[Load]:
-    with unbroken_load(dynamo) as load:
-        yield load
 
 
 def images(dynamo: Dynamo) -> dict[str, str]:
