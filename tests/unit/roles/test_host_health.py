@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -94,8 +95,28 @@ def entry(text: str, cursor: str) -> str:
     return json.dumps({"MESSAGE": text, "__REALTIME_TIMESTAMP": "1795000000000000", "__CURSOR": cursor})
 
 
+def followers() -> int:
+    return sum(one.name.endswith("(_follow)") for one in threading.enumerate())
+
+
 @pytest.fixture
-def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def parked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Parks the threads that follow the log, which would go on to start programs beside all later tests."""
+    before = followers()
+    at_rest: list[None] = []
+
+    def park(*_args: object) -> None:
+        at_rest.append(None)
+        threading.Event().wait()
+
+    monkeypatch.setattr(host_health, "RESTART", 0.05)
+    yield
+    monkeypatch.setattr(KernelLog, "_stream", park)
+    wait_for(lambda: len(at_rest) == followers() - before)
+
+
+@pytest.fixture
+def journal(parked: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A journalctl that prints the file of its kind and, with --follow, ends."""
     program = tmp_path / "journalctl"
     program.write_text(
@@ -109,7 +130,6 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(host_health, "RESTART", 0.05)
     return tmp_path
 
 
@@ -180,6 +200,7 @@ def test_a_follower_that_ends_is_reported(journal: Path) -> None:
     wait_for(lambda: any(one["signal"] == "probe" for one in log.signals(1_795_000_100)))
 
 
+@pytest.mark.usefixtures("parked")
 def test_a_kernel_log_that_cannot_be_read_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     log = KernelLog(threading.Event())
@@ -193,20 +214,18 @@ def test_a_kernel_log_that_cannot_be_read_is_unknown(monkeypatch: pytest.MonkeyP
 
 def test_no_second_nvidia_smi_while_one_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smi = tmp_path / "nvidia-smi"
+    # A link, as a program that was just written cannot be started while another thread starts one (ETXTBSY).
+    smi.symlink_to(shutil.which("sleep") or "")
     # The killed one stays, as in state D: it is in a session of its own that the kill does not reach.
-    smi.write_text("#!/bin/sh\nexec sleep 60\n")
-    smi.chmod(0o755)
     started: list[subprocess.Popen[bytes]] = []
 
     def hang(argv: list[str], timeout: float) -> CommandResult:
-        started.append(subprocess.Popen([str(smi)], executable=str(smi)))
+        started.append(subprocess.Popen(["sleep", "60"], executable=str(smi)))
         return CommandResult(rc=None)
 
     monkeypatch.setattr(host_health, "run", hang)
     commands = Commands()
     assert commands([str(smi)], 1).rc is None
-    wait_for(lambda: host_health.own_child("sleep"))
-    monkeypatch.setattr(host_health, "own_child", lambda name, real=host_health.own_child: real("sleep"))
     assert commands([str(smi)], 1).rc is None
     assert len(started) == 1
     started[0].kill()
