@@ -32,6 +32,18 @@ def read_drained_by(root: Path) -> str | None:
     return by if by in DRAINERS else OPERATOR
 
 
+def read_drained_gpus(root: Path) -> list[str]:
+    """Return the PCI addresses of the GPUs that a drained host had at its drain. Raises OSError.
+
+    ``root``: directory of the host's releases.
+    """
+    try:
+        lines = (root / FOLDER / DRAINED).read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    return [gpu for line in lines if line.startswith("gpus: ") for gpu in line.split()[1:]]
+
+
 class Component(NamedTuple):
     """A component with its last verified release. ``linked``: the release that its unit is of; empty without a unit."""
 

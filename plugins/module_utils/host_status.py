@@ -22,6 +22,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_components imp
     query_component,
     read_components,
     read_drained_by,
+    read_drained_gpus,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import (
@@ -168,6 +169,7 @@ class HostStatus:
         ]
         self.gpu_info = found = gpus.result()
         driver = found["driver"]
+        had = set(read_drained_gpus(self._root))
         used = {index for instance in instances for index in instance["gpus"]}
         module_version = kernel_module(read_file(self._module_file))[1]
         return {
@@ -184,7 +186,7 @@ class HostStatus:
             "fabric": found["fabric"]["state"],
             "nvswitches": len(found["nvswitches"]),
             "gpus": [{key: gpu[key] for key in GPU} for gpu in found["gpus"]],
-            "missing": found["missing"],
+            "missing": sorted({*found["missing"], *had.difference(gpu["address"] for gpu in found["gpus"])}),
             "acceptance": read_result(
                 self._acceptance, [gpu["uuid"] for gpu in found["gpus"] if gpu["index"] in used], driver["version"]
             ),

@@ -260,7 +260,7 @@ gpus:
       ecc_uncorrected: 0
       health: {recovery_action: None, remap_pending: false, pcie_width: 16}
 missing:
-  description: PCI addresses of GPUs that do not work.
+  description: PCI addresses of GPUs that do not work, or that a drained host with workers of Dynamo no longer has.
   returned: success
   type: list
   elements: str

@@ -331,6 +331,16 @@ def test_components_of_dynamo(machine: Machine) -> None:
         assert machine.gather()["drained_by"] == by
 
 
+def test_a_gpu_that_a_drained_host_lost_is_missing(machine: Machine) -> None:
+    (gpu,) = machine.gather()["gpus"]
+    (machine.root / "dynamo").mkdir(parents=True)
+    mark = machine.root / "dynamo/drained"
+    mark.write_text(f"by: repair\ngpus: {gpu['address']} 0000:91:00.0\nMore.\n")
+    assert machine.gather()["missing"] == ["0000:91:00.0"]
+    mark.write_text("by: repair\ngpus: \n")
+    assert machine.gather()["missing"] == []
+
+
 def test_a_component_that_does_not_name_its_authority(machine: Machine) -> None:
     """Releases of before 2026-11-28 do not."""
     deploy_component(machine, "frontend", kind="frontend", health="https://127.0.0.1:1", shared={})
