@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import time
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import pytest
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.rollout_lock import Lock
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, changed, said, two_sides
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import until
 
 ROLLOUT, ROLLBACK = "playbooks/rollout_dynamo.yml", "playbooks/rollback_dynamo.yml"
+LOCK = "/var/lib/trtllm-fleet/rollout.json"
 IMAGE = "registry.origin.test/nvidia/ai-dynamo/tensorrtllm-runtime"
 BEFORE, AFTER = f"{IMAGE}:1.3.1", f"{IMAGE}:1.4.2"
 
@@ -117,6 +123,18 @@ def test_image_changes_side_by_side(dynamo: Dynamo, load: Load) -> None:
 def test_second_run_changes_nothing(dynamo: Dynamo) -> None:
     before = dynamo.runs()
     assert set(changed(dynamo.deploy()).values()) == {0}
+    assert dynamo.runs() == before
+
+
+def test_second_rollout_is_rejected(dynamo: Dynamo) -> None:
+    before = dynamo.runs()
+    lock = Lock("x", "root@elsewhere", began=time.time(), expires=time.time() + 900, rollout="y")
+    dynamo.shell("dyn-1", f"printf %s {shlex.quote(json.dumps(asdict(lock)))} > {LOCK}")
+    for playbook in (ROLLOUT, ROLLBACK, "playbooks/repair_dynamo.yml"):
+        run = dynamo.play(playbook=playbook)
+        assert run.status != 0
+        assert "root@elsewhere holds the rollout lock since" in said(run)
+    dynamo.shell("dyn-1", f"rm {LOCK}")
     assert dynamo.runs() == before
 
 
