@@ -46,8 +46,12 @@ def test_bundle_with_another_image_is_refused(dynamo: Dynamo) -> None:
 def test_hosts_serve_without_internet_access(dynamo: Dynamo) -> None:
     hosts = [dynamo.hosts[name] for name in HOSTS]
     with without_internet_access(hosts):
-        dynamo.deploy(bundle_dir=BUNDLE, **SHARE)
+        run = dynamo.play(bundle_dir=BUNDLE, **SHARE)
+        assert run.status != 0
+        assert "others cannot reach dyn-1 (none). Set dynamo_interface" in said(run)
+        assert "Module failed" not in said(run)
+        dynamo.deploy(bundle_dir=BUNDLE, dynamo_interface="eth0", **SHARE)
         assert wait_for(dynamo.complete, 60)
         before = dynamo.runs()
-        assert set(changed(dynamo.deploy(bundle_dir=BUNDLE, **SHARE)).values()) == {0}
+        assert set(changed(dynamo.deploy(bundle_dir=BUNDLE, dynamo_interface="eth0", **SHARE)).values()) == {0}
         assert dynamo.runs() == before
