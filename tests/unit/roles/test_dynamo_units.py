@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ansible_collections.trtllm.fleet.plugins.filter.container_options import container_options
@@ -70,3 +72,14 @@ def test_workers_of_both_kinds_share_the_pid_namespace_of_the_host(both: bool) -
     (line,) = [line for line in lines(__dynamo_both_kinds=both) if line.startswith("ExecStart=")]
     assert ("--pid host" in line) == both
     assert "--device nvidia.com/gpu=0 " in line
+
+
+def test_rdma_devices_are_added_in_the_same_order_in_each_run() -> None:
+    """Another order is another unit, and restarts the worker."""
+    given = {"devices": [f"/dev/d{number}" for number in range(9)], "cap_add": [f"CAP_{number}" for number in range(9)]}
+    loader = DataLoader()
+    variables = loader.load_from_file(str(TEMPLATES.parent / "vars/main/components.yml"), trusted_as_template=True)
+    component = {"recipe": {"limits": given}}
+    templar = Templar(loader, variables={"component": component, "__dynamo_rdma": True})
+    limits = templar.template(variables["__dynamo_worker_limits"])
+    assert limits == {"devices": [*given["devices"], "/dev/infiniband"], "cap_add": [*given["cap_add"], "IPC_LOCK"]}
