@@ -19,29 +19,25 @@ FOLDER, DRAINED = "dynamo", "drained"
 HTTP_TIMEOUT = 5.0  # seconds; a request that takes longer hangs
 
 
-def read_drained_by(root: Path) -> str | None:
-    """Return who drained the host, one of DRAINERS; None if it is not drained. Raises OSError.
+class Drain(NamedTuple):
+    """The mark of a drained host: who drained it, one of DRAINERS, and the PCI addresses of the GPUs that it had."""
 
-    ``root``: directory of the host's releases.
-    """
-    try:
-        first = (root / FOLDER / DRAINED).read_text(errors="replace").partition("\n")[0]
-    except FileNotFoundError:
-        return None
-    by = first.rpartition("by: ")[2]
-    return by if by in DRAINERS else OPERATOR
+    by: str
+    gpus: list[str]
 
 
-def read_drained_gpus(root: Path) -> list[str]:
-    """Return the PCI addresses of the GPUs that a drained host had at its drain. Raises OSError.
+def read_drain(root: Path) -> Drain | None:
+    """Return the mark of a drained host; None if it is not drained. Raises OSError.
 
     ``root``: directory of the host's releases.
     """
     try:
         lines = (root / FOLDER / DRAINED).read_text(errors="replace").splitlines()
     except FileNotFoundError:
-        return []
-    return [gpu for line in lines if line.startswith("gpus: ") for gpu in line.split()[1:]]
+        return None
+    by = lines[0].rpartition("by: ")[2] if lines else ""
+    gpus = [gpu for line in lines if line.startswith("gpus: ") for gpu in line.split()[1:]]
+    return Drain(by if by in DRAINERS else OPERATOR, gpus)
 
 
 class Component(NamedTuple):

@@ -21,8 +21,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_components imp
     health_problem,
     query_component,
     read_components,
-    read_drained_by,
-    read_drained_gpus,
+    read_drain,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import read_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.gpu import (
@@ -169,7 +168,8 @@ class HostStatus:
         ]
         self.gpu_info = found = gpus.result()
         driver = found["driver"]
-        had = set(read_drained_gpus(self._root))
+        drain = read_drain(self._root)
+        had = set(drain.gpus if drain else ())
         used = {index for instance in instances for index in instance["gpus"]}
         module_version = kernel_module(read_file(self._module_file))[1]
         return {
@@ -181,7 +181,7 @@ class HostStatus:
                 self._component(one, answer, shown.get(one.unit, {}))
                 for one, answer in zip(components, component_answers)
             ],
-            "drained_by": read_drained_by(self._root),
+            "drained_by": drain.by if drain else None,
             "driver": dict(driver, kernel_module=module_version),
             "fabric": found["fabric"]["state"],
             "nvswitches": len(found["nvswitches"]),
