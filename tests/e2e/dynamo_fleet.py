@@ -21,6 +21,7 @@ from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import KEY
 
 PREFIX = "dyn-"
 PLAYBOOK = "playbooks/dynamo.yml"
+MARK = "/etc/trtllm-fleet/dynamo/drained"
 KINDS = ("control", "frontend", "prefill", "decode")
 # The guide's configurations of the workers.
 GUIDE = {f"dynamo_{kind}_recipe_name": f"dynamo_guide_{kind}" for kind in ("prefill", "decode")}

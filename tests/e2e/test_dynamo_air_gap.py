@@ -45,7 +45,15 @@ def test_bundle_with_another_image_is_refused(dynamo: Dynamo) -> None:
     assert "nothing was changed" in said(run)
 
 
+def test_bundle_without_a_host_with_workers_is_refused(dynamo: Dynamo) -> None:
+    run = dynamo.play(bundle_dir=BUNDLE, **SHARE)
+    assert run.status != 0
+    assert f"Copy the whole bundle to {BUNDLE} on one of dyn-2." in said(run)
+    assert "nothing was changed" in said(run)
+
+
 def test_hosts_serve_without_internet_access(dynamo: Dynamo) -> None:
+    carry(dynamo.hosts[MAKER], dynamo.hosts["dyn-2"])
     hosts = [dynamo.hosts[name] for name in HOSTS]
     with without_internet_access(hosts):
         run = dynamo.play(bundle_dir=BUNDLE, **SHARE)

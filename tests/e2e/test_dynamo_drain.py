@@ -7,11 +7,10 @@ import time
 from typing import Any
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import docker, wait_for
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, changed, said
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import MARK, Dynamo, changed, said
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 
 DRAIN, UNDRAIN = "playbooks/drain.yml", "playbooks/undrain.yml"
-MARK = "/etc/trtllm-fleet/dynamo/drained"
 
 
 def workers(dynamo: Dynamo, name: str) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import wait_for
-from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, said
+from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import MARK, Dynamo, said
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
 from ansible_collections.trtllm.fleet.tests.e2e.test_doctor import FAULTS, GPU, GPU_WELL, XID, gpu, kernel
 
 REPAIR = "playbooks/repair_dynamo.yml"
-MARK = "/etc/trtllm-fleet/dynamo/drained"
 UNCONTAINED = f"{gpu(gpu_recovery_action='Reset')}; {kernel(XID + '95, pid=7062, Uncontained: LTC TAG. RST: Yes')}"
 # No reset ends it.
 FAULT = json.dumps({"gpus": {GPU: {"gpu_recovery_action": "Reset"}}})

@@ -130,8 +130,13 @@ def test_second_rollout_is_rejected(dynamo: Dynamo) -> None:
     before = dynamo.runs()
     lock = Lock("x", "root@elsewhere", began=time.time(), expires=time.time() + 900, rollout="y")
     dynamo.shell("dyn-1", f"printf %s {shlex.quote(json.dumps(asdict(lock)))} > {LOCK}")
-    for playbook in (ROLLOUT, ROLLBACK, "playbooks/repair_dynamo.yml"):
-        run = dynamo.play(playbook=playbook)
+    for playbook, hosts in {
+        ROLLOUT: (),
+        ROLLBACK: (),
+        "playbooks/repair_dynamo.yml": (),
+        "playbooks/drain.yml": ("dyn-4",),
+    }.items():
+        run = dynamo.play(playbook=playbook, only=hosts)
         assert run.status != 0
         assert "root@elsewhere holds the rollout lock since" in said(run)
     dynamo.shell("dyn-1", f"rm {LOCK}")

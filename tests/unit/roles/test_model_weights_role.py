@@ -103,3 +103,23 @@ def test_hosts_share_if_the_first_one_does_not(tmp_path: Path) -> None:
     )
     peers = tasks[-1][1]
     assert [peers[host].get("__model_weights_peers") for host in "bc"] == [["127.0.0.1"]] * 2
+
+
+def test_a_bundle_that_only_hosts_without_the_model_have_is_refused(tmp_path: Path) -> None:
+    hub = LabHub(build(tmp_path / "hub"))
+    manifest = hub.manifest(PUBLIC)
+    names = [file.path for file in manifest.files]
+    bundle = tmp_path / "bundle"
+    tasks = resolve(
+        tmp_path,
+        {"a": LOCAL, "b": LOCAL},
+        **hub_variables(hub, tmp_path),
+        bundle_dir=str(bundle),
+        bundle_result={"weights": manifest.as_dict(), "snapshots": []},
+    )
+    failed = {host: result["msg"] for _name, hosts in tasks for host, result in hosts.items() if result.get("failed")}
+    assert failed == dict.fromkeys(
+        "ab",
+        f"No host that loads {PUBLIC} has {names[0]} and {len(names) - 1} further file(s). "
+        f"Copy the whole bundle to {bundle} on one of a, b.",
+    )
