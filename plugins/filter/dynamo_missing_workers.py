@@ -58,16 +58,9 @@ _value:
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.dynamo_health import Instance, listed
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.listings import most_workers
 
 KINDS = ("prefill", "decode")
-
-
-def _workers(answer: Mapping[str, Any]) -> list[Instance]:
-    try:
-        return [one for one in listed(answer) if one.takes_requests]
-    except (LookupError, TypeError, AttributeError):
-        return []
 
 
 def dynamo_missing_workers(
@@ -75,7 +68,7 @@ def dynamo_missing_workers(
 ) -> list[str]:
     left: dict[str, set[str]] = {}
     lost: dict[str, set[str]] = {}
-    for one in max(map(_workers, answers), key=len, default=[]):
+    for one in most_workers(answers):
         stays = one.address and one.address not in addresses
         (left if stays else lost).setdefault(one.namespace, set()).add(one.role)
     missing = {*kinds} - max(left.values(), key=len, default=set())

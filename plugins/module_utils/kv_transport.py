@@ -14,8 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import Runner, output
+from ansible_collections.trtllm.fleet.plugins.module_utils.rdma import rdma_usable, read_rdma
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import paragraphs
 
 COMMAND_TIMEOUT = 60.0  # seconds, as a journal may be long
@@ -28,6 +30,10 @@ ROW = re.compile(r"^\[[\d.]+\] (\[.*?\]) +\| (.*) \|$", re.MULTILINE)
 CONNECTION = re.compile(r"\b(?:(intra|inter)-node|self) cfg#\d+$")
 GPU = re.compile(r"\b(?:from|to|into) cuda\b")
 TRANSPORT = re.compile(r"\w+/[\w.:/-]+")
+RELEASE = re.compile(r"/\S+/releases/[^/\s]+(?=/)")
+NET_DEVICES = re.compile(r"^UCX_NET_DEVICES=(.*)$", re.MULTILINE)
+# journalctl reads all other files of the journal; --quiet does not silence this line (systemd 252 to 257).
+BAD_FILE = re.compile(r"^Journal file .*, ignoring file\.$")
 # Between GPUs of one host, or of one NVLink domain, and RDMA between hosts.
 NVLINK = ("cuda_ipc/",)
 RDMA = ("rc_", "dc_", "ud_", "srd/")
@@ -107,7 +113,17 @@ def unit_transfers(unit: str, runner: Runner) -> list[Transfer]:
         ("journalctl", "--quiet", "--output=cat", f"--grep={ROWS}", f"_SYSTEMD_INVOCATION_ID={shown['InvocationID']}"),
         COMMAND_TIMEOUT,
     )
-    if done.rc not in (0, 1) or done.stderr:  # it ends with 1 without a match
+    problems = [line for line in done.stderr.splitlines() if not BAD_FILE.match(line)]
+    if done.rc not in (0, 1) or problems:  # it ends with 1 without a match
         problem = "no answer" if done.rc is None else done.text or f"exit status {done.rc}"
         raise KvTransportError(f"journalctl cannot search the journal of {unit}: {problem}")
     return read_transfers(done.stdout)
+
+
+def has_rdma(unit: str, root: Path = Path("/")) -> bool:
+    """Return whether a worker may use an active RDMA port of its host. Raises OSError."""
+    release = RELEASE.search((root / "etc/systemd/system" / unit).read_text(encoding="utf-8"))
+    given = None
+    if release:
+        given = NET_DEVICES.search((root / release[0][1:] / "environment").read_text(encoding="utf-8"))
+    return rdma_usable(read_rdma((), "", root / "sys", root / "dev"), given[1] if given else "")

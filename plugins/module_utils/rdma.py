@@ -105,3 +105,13 @@ def read_rdma(gpus: Sequence[Mapping[str, Any]], flavour: str, root: Path = SYS,
         "verbs": any((devices / "infiniband").glob("uverbs*")),
         "gpu_memory": memory,
     }
+
+
+def rdma_usable(rdma: Mapping[str, Any], net_devices: str) -> bool:
+    """Return whether UCX may use an active port; ``net_devices`` is UCX_NET_DEVICES, empty if it is not set."""
+    names = [name for name in net_devices.replace(" ", "").split(",") if name and name != "all"]
+    restricted = bool(names) and not names[0].startswith("^")  # "^" excludes devices
+    active = [port["device"] for port in rdma["ports"] if port["state"] == "ACTIVE"]
+    return rdma["verbs"] and any(
+        not restricted or device in names or device.partition(":")[0] in names for device in active
+    )

@@ -34,10 +34,6 @@ options:
     description: Whether the host has prefill and decode workers, so that GPUs can read each other's memory.
     type: bool
     required: true
-  rdma:
-    description: Whether the workers have RDMA devices.
-    type: bool
-    required: true
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 """
@@ -47,7 +43,6 @@ EXAMPLES = r"""
   trtllm.fleet.kv_transport_info:
     units: [trtllm-dynamo-prefill-0.service, trtllm-dynamo-decode-0.service]
     both_kinds: true
-    rdma: false
   register: transports
 
 - name: Assert that no worker falls back to TCP
@@ -89,6 +84,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
 from ansible_collections.trtllm.fleet.plugins.module_utils.kv_transport import (
     TABLES,
     KvTransportError,
+    has_rdma,
     slow_transfers,
     unit_transfers,
 )
@@ -99,13 +95,13 @@ def main() -> None:
         argument_spec={
             "units": {"type": "list", "elements": "str", "required": True},
             "both_kinds": {"type": "bool", "required": True},
-            "rdma": {"type": "bool", "required": True},
         },
         supports_check_mode=True,
     )
-    both_kinds, rdma = module.params["both_kinds"], module.params["rdma"]
+    both_kinds = module.params["both_kinds"]
     try:
         found = {unit: unit_transfers(unit, run) for unit in module.params["units"]}
+        rdma = {unit: has_rdma(unit) for unit in found}
     except (KvTransportError, OSError) as error:
         module.fail_json(msg=str(error))
     if both_kinds and not any(found.values()):
@@ -116,7 +112,7 @@ def main() -> None:
     slow = [
         f"{unit} transfers the KV cache {way}"
         for unit, transfers in found.items()
-        for way in slow_transfers(transfers, both_kinds, rdma)
+        for way in slow_transfers(transfers, both_kinds, rdma[unit])
     ]
     listed = {unit: [asdict(transfer) for transfer in its] for unit, its in found.items()}
     module.exit_json(changed=False, transfers=listed, slow=slow)

@@ -35,11 +35,11 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import (
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.kv_transport import (
     KvTransportError,
+    has_rdma,
     slow_transfers,
     unit_transfers,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.facts import at
-from ansible_collections.trtllm.fleet.plugins.module_utils.rdma import read_rdma
 
 CONTAINER_TIMEOUT = 20.0  # seconds
 LOST_IN_CONTAINER = "Failed to initialize NVML"
@@ -339,12 +339,10 @@ def transfer_signals(runner: Runner, root: Path) -> Iterator[Signal]:
     units = worker_units(root)
     if not units:
         return
-    rdma = read_rdma((), "", root / "sys", root / "dev")
-    fast = rdma["verbs"] and any(port["state"] == "ACTIVE" for port in rdma["ports"])
     both_kinds = len({unit.split("-")[2] for unit in units}) > 1
     for unit in units:
         try:
-            ways = list(slow_transfers(unit_transfers(unit, runner), both_kinds, fast))
+            ways = list(slow_transfers(unit_transfers(unit, runner), both_kinds, has_rdma(unit, root)))
         except (KvTransportError, OSError) as error:
             yield unreadable("transfers of the KV cache", error)
             return

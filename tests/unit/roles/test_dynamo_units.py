@@ -74,12 +74,46 @@ def test_workers_of_both_kinds_share_the_pid_namespace_of_the_host(both: bool) -
     assert "--device nvidia.com/gpu=0 " in line
 
 
+def variable(name: str, **given: Any) -> Any:
+    """Return a variable of the role."""
+    loader = DataLoader()
+    variables = loader.load_from_file(str(TEMPLATES.parent / "vars/main/components.yml"), trusted_as_template=True)
+    return Templar(loader, variables={**variables, **given}).template(variables[name])
+
+
 def test_rdma_devices_are_added_in_the_same_order_in_each_run() -> None:
     """Another order is another unit, and restarts the worker."""
     given = {"devices": [f"/dev/d{number}" for number in range(9)], "cap_add": [f"CAP_{number}" for number in range(9)]}
-    loader = DataLoader()
-    variables = loader.load_from_file(str(TEMPLATES.parent / "vars/main/components.yml"), trusted_as_template=True)
-    component = {"recipe": {"limits": given}}
-    templar = Templar(loader, variables={"component": component, "__dynamo_rdma": True})
-    limits = templar.template(variables["__dynamo_worker_limits"])
+    limits = variable("__dynamo_worker_limits", component={"recipe": {"limits": given}}, __dynamo_rdma=True)
     assert limits == {"devices": [*given["devices"], "/dev/infiniband"], "cap_add": [*given["cap_add"], "IPC_LOCK"]}
+
+
+def test_named_rdma_devices_replace_all_of_them() -> None:
+    given = {"devices": ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs1"], "cap_add": []}
+    limits = variable("__dynamo_worker_limits", component={"recipe": {"limits": given}}, __dynamo_rdma=True)
+    assert limits == {"devices": given["devices"], "cap_add": ["IPC_LOCK"]}
+
+
+@pytest.mark.parametrize("length", [10, 46, 54, 55, 200])
+def test_host_names_of_workers_are_short_and_different(length: int) -> None:
+    """Linux allows 64 characters."""
+    host = "h" * length
+    given = {
+        "__dynamo_kinds_here": ["decode"],
+        "dynamo_recipes": {
+            "decode": {"engine_options": {}, "instances": [{"name": "decode-0", "port": 9000, "gpus": [0]}]}
+        },
+        "dynamo_image": "an-image",
+        "dynamo_namespace": "fleet",
+        "__dynamo_etcd_urls": [],
+        "__dynamo_nats_url": "",
+        "__dynamo_tls": False,
+        "__dynamo_both_kinds": False,
+        "__dynamo_root": "/etc/trtllm-fleet/dynamo",
+        "dynamo_frontend_certificate_file": "",
+    }
+    names = [variable("__dynamo_components", inventory_hostname=host + end, **given)[0]["hostname"] for end in "ab"]
+    assert len(set(names)) == 2
+    assert all(len(name) <= 64 and name.endswith("-decode-0") for name in names)
+    if length == 10:
+        assert names[0] == f"{host}a-decode-0"

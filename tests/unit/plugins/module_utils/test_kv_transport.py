@@ -14,6 +14,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.kv_transport import (
     ROWS,
     KvTransportError,
     Transfer,
+    has_rdma,
     read_transfers,
     slow_transfers,
     unit_transfers,
@@ -104,6 +105,8 @@ def test_a_fallback_is_slow_only_where_the_host_has_better(
     assert list(slow_transfers(read_transfers(journal), both_kinds, rdma)) == slow
 
 
+# Of systemd 252, with --quiet.
+TRUNCATED = "Journal file /var/log/journal/d0d5/system@0006-00.journal~ is truncated, ignoring file."
 RUNS = "ActiveState=active\nInvocationID=4f00\n"
 
 
@@ -124,10 +127,41 @@ def test_only_the_journal_of_the_current_run_counts() -> None:
     assert asked[1][-1] == "_SYSTEMD_INVOCATION_ID=4f00"
 
 
+def test_a_truncated_file_hides_no_row() -> None:
+    runner = host(RUNS, CommandResult(0, WRITE, f"{TRUNCATED}\n"))[1]
+    assert unit_transfers("w.service", runner) == read_transfers(WRITE)
+
+
+@pytest.mark.parametrize(
+    ("environment", "rdma"),
+    [
+        ("A=1\n", True),
+        ("UCX_NET_DEVICES=all\n", True),
+        ("UCX_NET_DEVICES=mlx5_1:1, mlx5_0:1\n", True),
+        ("UCX_NET_DEVICES=mlx5_0\n", True),
+        ("UCX_NET_DEVICES=^eth0\n", True),
+        ("UCX_NET_DEVICES=eth0\n", False),
+        ("UCX_NET_DEVICES=mlx5_1:1\n", False),
+    ],
+)
+def test_rdma_that_the_settings_exclude_is_not_expected(tmp_path: Path, environment: str, rdma: bool) -> None:
+    release = tmp_path / "etc/trtllm-fleet/dynamo/decode-0/releases/9f2c"
+    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+    for folder in (release, port, tmp_path / "dev/infiniband", tmp_path / "etc/systemd/system"):
+        folder.mkdir(parents=True)
+    (tmp_path / "dev/infiniband/uverbs0").touch()
+    (port / "state").write_text("4: ACTIVE\n")
+    (release / "environment").write_text(environment)
+    command = "docker run --env-file /etc/trtllm-fleet/dynamo/decode-0/releases/9f2c/environment image"
+    (tmp_path / "etc/systemd/system/w.service").write_text(f"[Service]\nExecStart=/usr/bin/{command}\n")
+    assert has_rdma("w.service", tmp_path) is rdma
+
+
 @pytest.mark.parametrize(
     ("shown", "journal"),
     [
         (RUNS, CommandResult(1)),
+        (RUNS, CommandResult(1, "", f"{TRUNCATED}\n")),
         # A unit that has ended keeps its last ID.
         (RUNS.replace("active", "inactive"), CommandResult(0, WRITE)),
         ("ActiveState=inactive\nInvocationID=\n", CommandResult(0, WRITE)),
