@@ -305,17 +305,26 @@ def _gateway(name: str, answer: Tree, inventory: Sequence[str]) -> dict[str, Any
     state = "running" if answer.get("running") else "not running" if "running" in answer else "unreachable"
     hosts: Mapping[str, Mapping[str, Tree]] = answer.get("hosts", {})
     instances = [one for host in hosts.values() for one in host.values()]
-    traffic = merge_traffic([one["traffic"] for one in instances if one.get("traffic")])
     return {
         "name": name,
         "state": state,
         "message": no_answer(answer) if state == "unreachable" else "",
-        "models": sorted({one["model"] for one in instances}),
+        "models": [
+            {"name": model, **_service([one for one in instances if one["model"] == model])}
+            for model in sorted({one["model"] for one in instances})
+        ],
         "hosts": len(hosts),
+        **_service(instances),
+        "strangers": sorted(set(hosts) - set(inventory), key=natural),
+    }
+
+
+def _service(instances: Sequence[Tree]) -> dict[str, Any]:
+    """Return what a gateway sends to instances."""
+    return {
         "instances": len(instances),
         "in_rotation": in_service(instances).total(),
         "drained": sum(one["drained"] for one in instances),
         "in_flight": sum(one["in_flight"] for one in instances),
-        "traffic": traffic,
-        "strangers": sorted(set(hosts) - set(inventory), key=natural),
+        "traffic": merge_traffic([one["traffic"] for one in instances if one.get("traffic")]),
     }

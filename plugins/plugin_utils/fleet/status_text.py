@@ -188,28 +188,30 @@ def _table(rows: Sequence[tuple[str, ...]], hosts: Sequence[Tree]) -> Iterator[s
 def _gateway_lines(gateways: Sequence[Tree]) -> Iterator[str]:
     rows = [("gateway", "state", "in service", "drained", "in flight", "last minute", "failed", "first byte, p95")]
     for gateway in gateways:
-        traffic = gateway["traffic"]
-        slow = traffic["first_byte_ms_p95"]
-        rows.append(
-            (
-                gateway["name"],
-                gateway["state"],
-                f"{gateway['in_rotation']}/{gateway['instances']}",
-                str(gateway["drained"]),
-                str(gateway["in_flight"]),
-                number(traffic["requests"], "request"),
-                str(traffic["failed"]),
-                "-" if slow is None else f"{slow:,.0f} ms",
-            )
-        )
+        rows.append((gateway["name"], gateway["state"], *_service(gateway)))
+        if len(gateway["models"]) > 1:
+            rows += [(f"  {model['name']}", "", *_service(model)) for model in gateway["models"]]
     by_name = {gateway["name"]: gateway for gateway in gateways}
     for place, line in enumerate(aligned(rows)):
         yield line
-        gateway = by_name[rows[place][0]] if place else {}
+        gateway = by_name.get(rows[place][0], {}) if place else {}
         if gateway.get("message"):
             yield from wrap(gateway["message"], "  - ", "    ")
         if gateway.get("strangers"):
             yield from wrap(f"Registered, but not in the inventory: {shorten(gateway['strangers'])}.", "  - ", "    ")
+
+
+def _service(sent: Tree) -> tuple[str, ...]:
+    traffic = sent["traffic"]
+    slow = traffic["first_byte_ms_p95"]
+    return (
+        f"{sent['in_rotation']}/{sent['instances']}",
+        str(sent["drained"]),
+        str(sent["in_flight"]),
+        number(traffic["requests"], "request"),
+        str(traffic["failed"]),
+        "-" if slow is None else f"{slow:,.0f} ms",
+    )
 
 
 def _monitoring_lines(monitoring: Tree) -> Iterator[str]:

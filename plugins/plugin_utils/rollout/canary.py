@@ -28,19 +28,20 @@ def canary_problems(
         if not canary:
             found.append(f"{host} is not behind {gateway['__rollout_gateway']}")
         found += [f"{host}.{name} {one['state']} {at}" for name, one in canary.items() if not one["up"]]
-        models = {one["model"] for one in canary.values()}
-        others = {
-            name: [one["traffic"] for one in instances.values() if one["model"] in models]
-            for name, instances in sorted(gateway["hosts"].items())
-            if name != host
-        }
-        apart = [traffic for name, ones in others.items() if name not in canaries for traffic in ones]
-        compared = (
-            merge_traffic([one["traffic"] for one in canary.values()]),
-            merge_traffic(apart or [traffic for ones in others.values() for traffic in ones]),
-        )
-        found += [f"{at} {problem}" for problem in traffic_problems(*compared, max_failed, max_ratio, min_requests)]
+        models = sorted({one["model"] for one in canary.values()})
+        for model in models:
+            ours = _traffic({host: canary}, model)
+            others = {name: instances for name, instances in gateway["hosts"].items() if name != host}
+            apart = {name: instances for name, instances in others.items() if name not in canaries}
+            theirs = _traffic(apart, model) or _traffic(others, model)
+            compared = (merge_traffic(ours), merge_traffic(theirs))
+            of = f"{at} {model}:" if len(models) > 1 else at
+            found += [f"{of} {problem}" for problem in traffic_problems(*compared, max_failed, max_ratio, min_requests)]
     return found
+
+
+def _traffic(hosts: Mapping[str, Mapping[str, Any]], model: str) -> list[Mapping[str, Any]]:
+    return [one["traffic"] for instances in hosts.values() for one in instances.values() if one["model"] == model]
 
 
 def traffic_problems(

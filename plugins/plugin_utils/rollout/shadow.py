@@ -45,20 +45,21 @@ def verdict(results: Sequence[Mapping[str, Any]], min_requests: int, max_ratio: 
 
     Args:
         results: Results of module gateway_shadow, one for each gateway.
-        min_requests: Number of pairs without which there is no verdict.
+        min_requests: Number of pairs without which a canary is not found good.
         max_ratio: See ``shadow_problems``.
     """
     pairs = [pair for result in results for pair in result["pairs"]]
     dropped = sum(result["dropped"] for result in results)
     compared = f"{len(pairs)} copies of live requests" + (f" ({dropped} more were dropped)" if dropped else "")
-    if len(pairs) < min_requests and dropped <= len(pairs):
-        few = f"rollout_shadow_min_requests asks for {min_requests}, so there is no verdict"
-        return {"problems": [], "pairs": len(pairs), "text": f"The canary answered {compared}; {few}."}
+    # A few pairs suffice to find a canary worse, as the tests take their number into account, but not to find it good.
     problems = shadow_problems(pairs, max_ratio)
     if dropped > len(pairs):
         problems.append("it was too slow for most of them; with a smaller rollout_shadow_share it gets fewer")
     if problems:
         text = f"The canary does worse than the others on {compared}: {'; '.join(problems)}"
+    elif len(pairs) < min_requests:
+        few = f"rollout_shadow_min_requests asks for {min_requests}, so there is no verdict"
+        text = f"The canary answered {compared}; {few}."
     else:
         text = f"The canary answered {compared} as well as the others."
     return {"problems": problems, "pairs": len(pairs), "text": text}

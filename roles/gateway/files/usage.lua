@@ -17,6 +17,8 @@ local OBJECT = '"stream_options":{"include_usage":true,"continuous_usage_stats":
 local OPTIONS = "," .. OBJECT
 -- Bytes. A longer event is passed on in parts. It is read at its beginning and at its end.
 local LONGEST_EVENT = 2 ^ 16
+-- Quotation marks, brackets and backslashes of a request that are looked at.
+local LONGEST_SEARCH = 50000
 -- Bytes. Answers and long events have their usage at their end, and after it only a few fields.
 local TAIL = 4096
 
@@ -33,6 +35,8 @@ local SHADOW_PAUSE = 5 -- seconds after which an absent program is tried again
 local SHADOW_TIMEOUT = 2 -- seconds
 
 local copies, copying, held, paused = {}, 0, 0, 0
+-- Bytes of the requests to copy whose answer has not begun. Weak, because the end of such a request is not certain to be seen.
+local requested = setmetatable({}, { __mode = "k" })
 
 -- The requests whose answer has begun and not ended.
 local open = {}
@@ -76,11 +80,51 @@ local function count_events(text)
   return events
 end
 
+-- Return where a field of the object in a text begins, and where its value does. A text of too many parts is not searched
+-- to its end, because HAProxy does nothing else in the thread until then.
+local function field(text, name)
+  local quoted = '"' .. name .. '"'
+  if not text:find(quoted, 1, true) then
+    return nil
+  end
+  local depth, first, string = 0, 0, nil
+  for _ = 1, LONGEST_SEARCH do
+    local char
+    first, _, char = text:find(string and '(["\\])' or '(["{}%[%]])', first + 1)
+    if not first then
+      return nil
+    elseif char == "\\" then
+      first = first + 1
+    elseif char ~= '"' then
+      depth = depth + ((char == "{" or char == "[") and 1 or -1)
+    elseif not string then
+      string = first
+    else
+      local value = depth == 1 and text:sub(string, first) == quoted and text:match("^%s*:%s*()", first + 1)
+      if value then
+        return string, value
+      end
+      string = nil
+    end
+  end
+end
+
 local Usage = { id = "usage of tokens", flags = filter.FLT_CFG_FL_HTX }
 Usage.__index = Usage
 
 function Usage:new()
   return setmetatable({ events = 0, tail = "" }, Usage)
+end
+
+-- Keep a request to copy, if there is room for it.
+function Usage:keep_request(body)
+  local kept = #body
+  for one, size in pairs(requested) do
+    kept = kept + (one == self and 0 or size)
+  end
+  if kept <= SHADOW_HELD then
+    self.request, requested[self] = body, #body
+  end
 end
 
 -- Begin a copy for a canary, if there is room for one more.
@@ -89,7 +133,7 @@ function Usage:begin_copy()
     self.copy, self.copied = { path = self.txn:get_var("txn.path"), request = self.request, parts = {} }, 0
     copying = copying + 1
   end
-  self.request = nil
+  self.request, requested[self] = nil, nil
 end
 
 function Usage:end_copy()
@@ -104,18 +148,14 @@ end
 function Usage:ask(message)
   local body = message:body() or ""
   if self.shadow and #body > 0 then
-    self.request = body
+    self:keep_request(body)
   end
   if self.asked or not self.asks then
     return
   end
   self.asked = true
-  local first, object, behind
-  if self.txn:get_var("txn.own_options") then
-    first, object = body:match('()"stream_options"%s*:%s*(){')
-    -- In two steps, because the search for the end of each object of an invalid body would take long.
-    behind = first and body:match("^%b{}()", object)
-  end
+  local first, value = field(body, "stream_options")
+  local behind = first and (body:match("^%b{}()", value) or body:match("^null()", value))
   local brace = body:match("^.*()}%s*$")
   if behind then
     message:remove(first - 1, behind - first)

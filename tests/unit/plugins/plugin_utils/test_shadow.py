@@ -100,13 +100,20 @@ def test_a_canary_that_is_too_slow_for_the_copies_is_worse() -> None:
     assert found["problems"] == ["it was too slow for most of them; with a smaller rollout_shadow_share it gets fewer"]
 
 
-def test_few_answers_have_no_verdict() -> None:
-    found = verdict([{"pairs": pairs(1, 20, with_defect("harmony", 1.0)), "dropped": 3}], 100, RATIO)
+def test_a_few_good_answers_have_no_verdict() -> None:
+    found = verdict([{"pairs": pairs(1, 20), "dropped": 3}], 100, RATIO)
     assert found["problems"] == []
     assert found["text"] == (
         "The canary answered 20 copies of live requests (3 more were dropped); rollout_shadow_min_requests asks for "
         "100, so there is no verdict."
     )
+
+
+def test_a_few_answers_convict_a_canary_whose_answers_are_all_bad() -> None:
+    found = verdict([{"pairs": pairs(1, 20, with_defect("harmony", 1.0)), "dropped": 3}], 100, RATIO)
+    assert found["problems"][0].startswith("20 of 20 of its answers have harmony tokens in their text")
+    # Fewer may be chance, by the test.
+    assert verdict([{"pairs": pairs(1, 9, with_defect("harmony", 1.0)), "dropped": 0}], 100, RATIO)["problems"] == []
 
 
 def test_answers_of_all_gateways_count() -> None:

@@ -518,6 +518,27 @@ def test_page_shows_the_fleet() -> None:
     assert ("class", "verdict degraded") in shown.attributes
 
 
+def test_models_of_a_gateway_are_shown_one_by_one() -> None:
+    """All of them together would look healthy while one model has no instance."""
+    answer = gateway("gpu1")
+    small = gateway("gpu2", up=False, state="is DOWN L4CON", model="openai/gpt-oss-20b", in_flight=0)
+    answer["hosts"].update(small["hosts"])
+    found = status({"gpu1": look(), "gpu2": look()}, {"gw1": answer})
+    assert [(one["name"], one["in_rotation"], one["instances"]) for one in found["gateways"][0]["models"]] == [
+        ("openai/gpt-oss-120b", 2, 2),
+        ("openai/gpt-oss-20b", 0, 2),
+    ]
+    assert (
+        """\
+gw1                    running  2/4         0        2          240 requests  4       120 ms
+  openai/gpt-oss-120b           2/2         0        2          120 requests  2       120 ms
+  openai/gpt-oss-20b            0/2         0        0          120 requests  2       120 ms
+"""
+        in render(found) + "\n"
+    )
+    assert "openai/gpt-oss-20b 0 of 2 0 0 120 requests 2 40 / 120 ms" in page(found).text
+
+
 def test_page_without_gateways_gpus_or_anything() -> None:
     bare = look(0, release=None, fabric=None, driver={"state": "absent", "message": "no smi", "version": None})
     assert "Gateways none" in page(status({"gpu1": bare})).text
@@ -564,7 +585,7 @@ def test_every_value_of_the_page_is_escaped() -> None:
     """Ansible escapes nothing by itself, so a place that was forgotten is only found here."""
     source = (TEMPLATES / "status.html.j2").read_text()
     values = re.findall(r"\{\{(.*?)\}\}", source, re.DOTALL)
-    macros = r"age|share|or_dash|milliseconds|letter|short"
+    macros = r"age|share|or_dash|milliseconds|sent|letter|short"
     loose = [
         value.strip()
         for value in values
