@@ -201,7 +201,7 @@ def _gateway_lines(gateways: Sequence[Tree]) -> Iterator[str]:
             yield from wrap(f"Registered, but not in the inventory: {shorten(gateway['strangers'])}.", "  - ", "    ")
 
 
-def _service(sent: Tree) -> tuple[str, ...]:
+def _service(sent: Tree) -> tuple[str, str, str, str, str, str]:
     traffic = sent["traffic"]
     slow = traffic["first_byte_ms_p95"]
     return (

@@ -600,10 +600,15 @@ def test_a_canary_is_compared_with_instances_of_its_model() -> None:
 def test_models_of_a_canary_are_compared_one_by_one() -> None:
     """A fast model hides a slow one, and a slow model makes a fast one look slow."""
     slow, fast = answered(p50=400), {**answered(p50=40), "model": OTHER}
-    others = {"b": [slow], "c": [fast, fast, fast, fast]}
-    assert canary_problems("a", [gateway(a=[slow, fast], **others)], ["a"], 1.0, 2.0, 20) == []
+    others = [fast, fast, fast, fast]
+    assert canary_problems("a", [gateway(a=[slow, fast], b=[slow], c=others)], ["a"], 1.0, 2.0, 20) == []
     (problem,) = canary_problems(
-        "a", [gateway(a=[slow, {**fast, "traffic": answered(p50=390)["traffic"]}], **others)], ["a"], 1.0, 2.0, 20
+        "a",
+        [gateway(a=[slow, {**fast, "traffic": answered(p50=390)["traffic"]}], b=[slow], c=others)],
+        ["a"],
+        1.0,
+        2.0,
+        20,
     )
     assert problem.startswith(f"at gw1 {OTHER}: the p50 of its time to the first byte is 390 ms, the others' 40 ms")
 
