@@ -45,11 +45,11 @@ VARIABLES: dict[str, Any] = {
 }
 
 
-def lines(**given: Any) -> list[str]:
-    """Return the whole lines of a prefill worker's unit."""
+def lines(template: str = "worker", **given: Any) -> list[str]:
+    """Return the whole lines of a unit, by default a prefill worker's."""
     environment = Environment(loader=FileSystemLoader(TEMPLATES), trim_blocks=True, undefined=StrictUndefined)
     environment.filters["trtllm.fleet.container_options"] = container_options
-    return whole_lines(environment.get_template("worker.service.j2").render({**VARIABLES, **given}))
+    return whole_lines(environment.get_template(f"{template}.service.j2").render({**VARIABLES, **given}))
 
 
 def test_the_watchdog_of_a_worker_has_its_own_unit() -> None:
@@ -72,6 +72,14 @@ def test_workers_of_both_kinds_share_the_pid_namespace_of_the_host(both: bool) -
     (line,) = [line for line in lines(__dynamo_both_kinds=both) if line.startswith("ExecStart=")]
     assert ("--pid host" in line) == both
     assert "--device nvidia.com/gpu=0 " in line
+
+
+def test_a_frontend_opens_as_many_files_as_the_role_says() -> None:
+    """Docker 29 gives a container 1,024, enough for about 1,000 users."""
+    given = {"dynamo_port": 8000, "dynamo_router_mode": "kv", "dynamo_ulimits": {"nofile": "65536:65536", "core": None}}
+    given |= {"__dynamo_encodings": "/encodings", "__dynamo_version": {"model_card": "nats"}}
+    (line,) = [line for line in lines("frontend", **given) if line.startswith("ExecStart=")]
+    assert [part.split()[0] for part in line.split("--ulimit ")[1:]] == ["nofile=65536:65536"]
 
 
 def variable(name: str, **given: Any) -> Any:
