@@ -149,6 +149,10 @@ bench-cold: $(venv) ## Measure site.yml on bare lab hosts whose long legs have a
 bench-thousand: $(venv) ## Measure the control node's cost of a fleet without changes, with recorded answers instead of hosts (HOSTS=1000)
 	PYTHONPATH=collections python -m tools.bench thousand --hosts $(or $(HOSTS),1000)
 
+.PHONY: check-statistics
+check-statistics: $(venv) ## Simulate searches of tune.yml, write docs/design/tuning-figures.md (3 min)
+	PYTHONPATH=collections python -m tools.statistics.tuning
+
 .PHONY: check-recipes
 check-recipes: $(venv) ## Compare each default recipe with the best layout that NVIDIA's AIConfigurator predicts, without a GPU (30 to 60 min, 850 MB)
 	PYTHONPATH=collections python -m tools.predict.check

@@ -10,6 +10,7 @@ scheduler. Environment variables, with defaults:
   LAB_ENGINE_LOAD_SECONDS  minimum duration of the start (3)
   LAB_ENGINE_SPEEDUP       speed as a multiple of the mocker's model of a GPU (10)
   LAB_ENGINE_FACTORS       further factors by option and value, as JSON: {"max_batch_size": {"128": 1.5}}
+  LAB_ENGINE_SPREAD        standard deviation of the logarithm of the speed from start to start (0)
   LAB_ENGINE_MODEL_ID      a wrong model id
   LAB_ENGINE_KV_TOKENS     tokens in its KV cache (the estimate for its GPUs; 32768 on a real GPU)
   LAB_ENGINE_REQUEST_LOG   1: a line for each request in /tmp/trtllm-serve-*/admission.log, LAB_REQUEST and JSON with
@@ -17,7 +18,7 @@ scheduler. Environment variables, with defaults:
   LAB_ENGINE_ANSWER_TOKENS tokens of a response to a request without a limit (256)
   LAB_ENGINE_FAULT         die, hang or health_only; or LAB_ENGINE_FAULT_FILE, a file with that word. With hang it is
                            never ready; a ready one keeps its port, /health stays 200, and it sends no further byte
-On a real GPU LAB_ENGINE_SPEEDUP and LAB_ENGINE_FACTORS have no effect, and there are
+On a real GPU LAB_ENGINE_SPEEDUP, LAB_ENGINE_SPREAD and LAB_ENGINE_FACTORS have no effect, and there are
   LAB_ENGINE_LAYERS        layers with random weights (4); 0: all layers, with the weights of the model's folder
   LAB_ENGINE_SEQUENTIAL    1: one request at a time, without continuous batching
   LAB_ENGINE_FAULT         also oom, illegal or spin: real errors of CUDA, see torch_server.py
@@ -29,6 +30,7 @@ import hashlib
 import json
 import math
 import os
+import random
 import re
 import shutil
 import signal
@@ -334,6 +336,7 @@ def speedup(args: Mapping[str, Any]) -> float:
     """Return the speed as a multiple of the mocker's model of a GPU for these options."""
     factors = json.loads(os.environ.get("LAB_ENGINE_FACTORS", "{}"))
     ratio = float(os.environ.get("LAB_ENGINE_SPEEDUP", "10"))
+    ratio *= random.lognormvariate(0, float(os.environ.get("LAB_ENGINE_SPREAD", "0")))
     return ratio * math.prod(by_value.get(str(args.get(name)), 1) for name, by_value in factors.items())
 
 

@@ -65,9 +65,10 @@ class ActionModule(ActionBase):
         if problems:
             return {**result, "failed": True, "msg": "\n".join(problems)}
         repeat = int(asked["repeat"])
-        plan = [describe(scenario, repeat) for scenario in scenarios]
+        result["plan"] = [describe(scenario, repeat) for scenario in scenarios]
+        result["concurrency"] = {scenario.name: max(scenario.concurrency) for scenario in scenarios}
         if self._task.check_mode:
-            return {**result, "changed": True, "plan": plan}
+            return {**result, "changed": True}
         run = Run(Path(asked["results_dir"]), asked["target"], scenarios, repeat, asked.get("ran_on") or {}, objectives)
         try:
             for number, scenario in enumerate(scenarios, 1):
@@ -86,7 +87,7 @@ class ActionModule(ActionBase):
         if failed:
             reasons = "\n".join(run.document["problems"])
             return {**result, "failed": True, "msg": f"{reasons}\nThe results are in {run.folder}."}
-        return {**result, "plan": plan, "result": run.document}
+        return {**result, "result": run.document}
 
     def _run_scenario(self, run: Run, scenario: Scenario, title: str) -> None:
         """Run a scenario up to the first load that misses the objectives or fails requests."""

@@ -11,7 +11,9 @@ version_added: 0.1.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:
-  - The first trial varies nothing. Then each dimension is searched in its order, every value on top of the best so far.
+  - A search has stages. The inventory's recipe is started twice. Then each dimension is searched in its order, every
+    value on top of the best so far. The four best variations are started again, and the two best of these.
+  - Last the best one and the inventory's recipe are started in turns. Only these starts decide whether it is better.
   - The Pareto set has the loads that no other load beats in both tokens/s per user and tokens/s per GPU.
 options:
   _input:
@@ -23,16 +25,16 @@ options:
     type: list
     elements: dict
     required: true
-  objective:
-    description: The throughput that is the score.
-    type: str
-    required: true
   margin:
-    description: Least difference of a better score, as a fraction.
+    description: Least gain of a better variation, as a fraction.
     type: float
     required: true
+  pairs:
+    description: Starts of each side in the confirmation, 3 or more.
+    type: int
+    required: true
   max_trials:
-    description: Maximum number of trials.
+    description: Maximum number of trials, those of the confirmation included.
     type: int
     required: true
   seconds:
@@ -49,28 +51,29 @@ EXAMPLES = r"""
 - name: Select the next variation
   ansible.builtin.set_fact:
     search: >-
-      {{ space | trtllm.fleet.tune_search(trials, 'output_tokens_per_second_per_gpu', margin=0.02, max_trials=20,
-                                          seconds=0, budget=7200) }}
+      {{ space | trtllm.fleet.tune_search(trials, margin=0.02, pairs=3, max_trials=27, seconds=0, budget=14400) }}
 """
 
 RETURN = r"""
 _value:
   description:
-    - C(next) is the next trial's C(choice) and C(variables). Where there is none, C(done) is the reason.
-    - C(outcome) has the number of the C(best) trial, V(null) without any, its C(variables), the C(pareto) set and all
-      C(trials). C(problems) are the errors of the dimensions.
+    - C(next) is the next trial's C(stage), C(choice) and C(variables). Where there is none, C(done) is the reason.
+    - C(outcome) has the C(best) choice, V(null) if none led, its name as C(named), whether it is C(better), the
+      C(variables) if it is, the C(confirmation) with ratio and interval, the C(spread) between starts of the same
+      recipe, the C(detectable) gain, both as fractions, the C(verdict) in sentences, the C(pareto) set and all
+      C(trials). C(problems) are the errors of the settings.
   type: dict
   sample:
-    next: {choice: {batch size: 1}, variables: {engine_options: {max_batch_size: 256}}}
+    next: {stage: search, choice: {batch size: 1}, variables: {engine_options: {max_batch_size: 256}}}
     done: ""
-    outcome: {best: 0, variables: {}}
+    outcome: {best: {batch size: 0}, better: false, variables: {}}
     problems: []
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning import search
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.search import search
 
 
 class FilterModule:

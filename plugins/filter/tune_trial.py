@@ -14,11 +14,7 @@ description:
   - Scores the result of a benchmark. A result with a problem has no score.
 options:
   _input:
-    description: The variation, as P(trtllm.fleet.tune_search#filter) returns it in C(next.choice).
-    type: dict
-    required: true
-  wanted:
-    description: The variables of the variation.
+    description: What was started, C(next) of P(trtllm.fleet.tune_search#filter).
     type: dict
     required: true
   result:
@@ -35,7 +31,7 @@ options:
 EXAMPLES = r"""
 - name: Record the measurement
   ansible.builtin.set_fact:
-    trials: "{{ trials + [search.next.choice | trtllm.fleet.tune_trial(search.next.variables, measured, objective)] }}"
+    trials: "{{ trials + [search.next | trtllm.fleet.tune_trial(measured, objective)] }}"
   vars:
     objective: output_tokens_per_second_per_gpu
 """
@@ -44,13 +40,14 @@ RETURN = r"""
 _value:
   description: The trial.
   type: dict
-  sample: {choice: {}, variables: {}, score: 812.5, points: [], problem: "", path: results/1, seconds: 312.0}
+  sample:
+    {stage: search, choice: {}, variables: {}, score: 812.5, points: [], problem: "", path: results/1, seconds: 312.0}
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning import trial
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.trial import trial
 
 
 class FilterModule:

@@ -129,4 +129,9 @@ plan:
   type: list
   elements: str
   sample: ["chat (ours): 1024 tokens in and 256 out, 1, 4, 16 at once, 3 rounds each, 630 requests by aiperf"]
+concurrency:
+  description: The most requests at a time of each scenario.
+  returned: success
+  type: dict
+  sample: {chat: 16}
 """

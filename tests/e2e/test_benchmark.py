@@ -250,17 +250,23 @@ def test_comparison_finds_a_slowdown_of_a_third_and_no_difference_in_a_repeat(be
 
 
 SPACE = {
-    "batch size": [{"engine_options": {"max_batch_size": size}} for size in (32, 128)],
+    "batch size": [{"engine_options": {"max_batch_size": size}} for size in (4, 8)],
     "GPUs per instance": [{"gpus_per_instance": 4}],
     "nonsense": [{"engine_options": {"max_num_tokens": 1}}],
 }
-# The best setting is a batch of 128 on instances of 4 GPUs each.
-FACTORS = {"max_batch_size": {"32": 0.5, "128": 1.6}, "tensor_parallel_size": {"4": 1.4, "8": 1.0}}
+# The best setting is a batch of 8 on instances of 4 GPUs each.
+FACTORS = {"max_batch_size": {"4": 0.5, "8": 3.0}, "tensor_parallel_size": {"4": 1.4, "8": 1.0}}
+# As many requests at a time as two instances take.
+FULL = {"smoke": {"requests": 64, "output_tokens": 64, "warm_up": 16, "concurrency": [16]}}
 TUNE: dict[str, Any] = {
     "tune_space": SPACE,
-    "benchmark_scenario_options": STEADY,
+    "benchmark_scenario_options": FULL,
     "benchmark_repeat": 1,
-    "serving_recipe_environment": {"LAB_ENGINE_SPEEDUP": str(SPEEDUP), "LAB_ENGINE_FACTORS": json.dumps(FACTORS)},
+    "serving_recipe_environment": {
+        "LAB_ENGINE_SPEEDUP": str(SPEEDUP),
+        "LAB_ENGINE_SPREAD": "0.02",
+        "LAB_ENGINE_FACTORS": json.dumps(FACTORS),
+    },
 }
 
 
@@ -291,17 +297,39 @@ def test_search_finds_the_planted_optimum(tuned: Benchmark) -> None:
     assert run.status == 0, run.output
     found, override = outcome(tuned)
     assert override == {
-        "serving_recipe_engine_options": {"max_batch_size": 128},
+        "serving_recipe_engine_options": {"max_batch_size": 8},
         "serving_recipe_gpus_per_instance": 4,
     }
-    trials = found["trials"]
-    assert len(trials) == 1 + 2 + 1 + 1
+    stages = [one["stage"] for one in found["trials"]]
+    assert stages == ["baseline"] * 2 + ["search"] * 4 + ["best 2"] * 2 + ["confirmation"] * 6
     # A trial that cannot start is recorded and the search continues.
-    assert [bool(one["problem"]) for one in trials] == [False, False, False, False, True]
-    assert {one["trial"] for one in found["pareto"]} <= {2, 3}
+    assert [bool(one["problem"]) for one in found["trials"]].count(True) == 1
+    assert found["trials"][5]["problem"]
+    assert found["better"]
+    assert found["confirmation"]["low"] > 1.02
+    assert 0 < found["spread"] < 0.2
+    page = next((tuned.folder / "tuned").glob("*/trials/variation/comparison.html")).read_text()
+    assert "better" in page
     # The override file is usable as is.
     plan = tuned.play("playbooks/plan.yml", TUNE, **override)
     assert plan.status == 0, plan.output
+
+
+def test_variations_that_are_alike_are_not_confirmed(tuned: Benchmark) -> None:
+    """Each start has another speed, so one of them always leads."""
+    alike = {"tokens of a step": [{"engine_options": {"max_num_tokens": count}} for count in (8192, 9216, 10240)]}
+    run = tuned.play("playbooks/tune.yml", TUNE | {"tune_space": alike})
+    assert run.status == 0, run.output
+    found, override = outcome(tuned)
+    assert (found["better"], override) == (False, {})
+
+
+def test_a_load_that_cannot_rank_the_variations_is_refused(tuned: Benchmark) -> None:
+    run = tuned.play("playbooks/tune.yml", TUNE | {"benchmark_scenario_options": STEADY})
+    assert run.status != 0
+    assert "has at most 4 requests at a time; tune_space tries max_batch_size 8 on 2 instance(s), so it needs 16" in (
+        " ".join(run.output.split())
+    )
 
 
 def test_search_keeps_its_budget(tuned: Benchmark) -> None:

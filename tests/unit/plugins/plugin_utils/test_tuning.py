@@ -1,14 +1,19 @@
-"""Test the order of the variations and the outcome of a search."""
+"""Test the stages of a search, its outcome, and its error rates by simulation."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils import tuning
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import loads, median
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.search import detectable, search, spread
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.space import Choice, load_problems, named, variables
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.trial import pareto, pooled, score, trial
+from tools.statistics.tuning import FALSE, FOUND, GAIN, Effects, shares
 
 SPACE: dict[str, list[dict[str, Any]]] = {
     "batch size": [{"engine_options": {"max_batch_size": size}} for size in (16, 256, 1024)],
@@ -19,24 +24,26 @@ PER_GPU = "output_tokens_per_second_per_gpu"
 Speed = Callable[[dict[str, Any]], float | None]
 
 
-def trial(choice: tuning.Choice, score: float | None, seconds: float = 10) -> dict[str, Any]:
-    wanted = tuning.variables(SPACE, choice)
-    points = [{"scenario": "smoke", "users": 2, "per_user": 10.0, "per_gpu": score}] if score else []
-    return {"choice": choice, "variables": wanted, "score": score, "points": points, "seconds": seconds, "problem": ""}
+def start(stage: str, choice: Choice, measured: float | None, seconds: float = 10) -> dict[str, Any]:
+    points = [{"scenario": "smoke", "users": 2, "per_user": 10.0, "per_gpu": measured}] if measured else []
+    result = {"variables": variables(SPACE, choice), "score": measured, "points": points, "problem": ""}
+    return {"stage": stage, "choice": choice, "seconds": seconds, "path": "", **result}
 
 
-def state(space: Any, trials: list[dict[str, Any]], max_trials: int = 99, budget: float = 1e9) -> dict[str, Any]:
-    return tuning.search(space, trials, PER_GPU, 0.02, max_trials, sum(one["seconds"] for one in trials), budget)
+def state(trials: list[dict[str, Any]], space: Any = None, **given: Any) -> dict[str, Any]:
+    limits = {"margin": 0.02, "pairs": 3, "max_trials": 99, "budget": 1e9, **given}
+    return search(space or SPACE, trials, seconds=sum(one["seconds"] for one in trials), **limits)
 
 
-def search(speed: Speed, max_trials: int = 99, budget: float = 1e9, seconds: float = 10) -> list[dict[str, Any]]:
+def run(speed: Speed, seconds: float = 10, **given: Any) -> list[dict[str, Any]]:
     trials: list[dict[str, Any]] = []
-    for _turn in range(50):
-        found = state(SPACE, trials, max_trials, budget)
+    for _turn in range(60):
+        found = state(trials, **given)
         if found["done"]:
             assert found["next"] == {}
             return trials
-        trials.append(trial(found["next"]["choice"], speed(found["next"]["variables"]), seconds))
+        step = found["next"]
+        trials.append(start(step["stage"], step["choice"], speed(step["variables"]), seconds))
     raise AssertionError("the search does not end")
 
 
@@ -50,54 +57,147 @@ def independent(wanted: dict[str, Any]) -> float:
 
 
 def test_the_best_of_independent_dimensions_is_found_in_as_many_trials_as_values() -> None:
-    trials = search(independent)
-    assert len(trials) == 1 + 3 + 2 + 1
-    best = tuning.best(trials, 0.02)
-    assert best is not None
+    trials = run(independent)
+    assert [one["stage"] for one in trials].count("search") == 3 + 2 + 1
     # Every combination, not only the tried ones.
     axes = [[None, *range(len(values))] for values in SPACE.values()]
     every = [
         {name: index for name, index in zip(SPACE, indexes, strict=True) if index is not None}
         for indexes in itertools.product(*axes)
     ]
-    assert trials[best]["score"] == max(independent(tuning.variables(SPACE, choice)) for choice in every)
-    assert trials[best]["choice"] == {"batch size": 1, "layout": 0}
+    best = max(every, key=lambda choice: independent(variables(SPACE, choice)))
+    outcome = state(trials)["outcome"]
+    assert outcome["best"] == best == {"batch size": 1, "layout": 0}
+    assert (outcome["better"], outcome["variables"]) == (True, variables(SPACE, best))
+    assert outcome["confirmation"]["ratio"] == pytest.approx(1.4 * 1.3, rel=1e-3)
 
 
-def test_the_inventory_s_recipe_is_first_and_no_choice_is_repeated() -> None:
-    choices = [one["choice"] for one in search(independent)]
-    assert choices[0] == {}
-    assert all(choices.count(choice) == 1 for choice in choices)
+def test_the_order_of_the_stages() -> None:
+    trials = run(independent)
+    stages = ["baseline"] * 2 + ["search"] * 6 + ["best 4"] * 4 + ["best 2"] * 2 + ["confirmation"] * 6
+    assert [one["stage"] for one in trials] == stages
+    assert [one["choice"] for one in trials[:2]] == [{}, {}]
+    tried = [one["choice"] for one in trials[2:8]]
+    assert all(tried.count(choice) == 1 for choice in tried)
+    again = [one["choice"] for one in trials[8:14]]
+    ranked = sorted(tried, key=lambda choice: -independent(variables(SPACE, choice)))
+    assert again == ranked[:4] + ranked[:2]
+    ours: Choice = ranked[0]
+    theirs: Choice = {}
+    assert [one["choice"] for one in trials[14:]] == [theirs, ours, ours, theirs, theirs, ours]
+
+
+def test_only_the_confirmation_decides() -> None:
+    """The best leads by chance in each stage before it, and is as fast as the inventory's recipe."""
+    trials = run(lambda wanted: 100.0 if not wanted else 150.0)
+    late = [{**one, "score": 100.0} if one["stage"] == "confirmation" else one for one in trials]
+    outcome = state(late)["outcome"]
+    assert (outcome["better"], outcome["variables"]) == (False, {})
+    assert outcome["verdict"][0].startswith(
+        "batch size: max_batch_size=16 is not confirmed as better: its gain is +0.0%"
+    )
+
+
+def test_a_small_gain_is_not_confirmed_within_the_spread() -> None:
+    trials = run(lambda wanted: 100.0 if not wanted else 104.0)
+    for number, factor in zip(range(14, 20), (1.0, 1.05, 0.97, 1.03, 0.98, 1.02), strict=True):
+        trials[number]["score"] *= factor
+    outcome = state(trials)["outcome"]
+    assert not outcome["better"]
+    assert outcome["confirmation"]["low"] < 1 < outcome["confirmation"]["ratio"]
+
+
+def test_a_search_without_a_lead_ends_before_a_confirmation() -> None:
+    trials = run(lambda wanted: 100.0 if not wanted else 101.9)
+    assert "confirmation" not in [one["stage"] for one in trials]
+    found = state(trials)
+    assert found["done"] == "no variation led by more than 0.02 (tune_margin)"
+    assert (found["outcome"]["best"], found["outcome"]["confirmation"]) == (None, None)
 
 
 def test_a_failed_trial_does_not_end_the_search() -> None:
-    trials = search(lambda wanted: None if "gpus_per_instance" in wanted else independent(wanted))
+    trials = run(lambda wanted: None if "gpus_per_instance" in wanted else independent(wanted))
     assert [one["score"] for one in trials].count(None) == 2
-    best = tuning.best(trials, 0.02)
-    assert best is not None
-    assert trials[best]["choice"] == {"batch size": 1}
+    assert state(trials)["outcome"]["best"] == {"batch size": 1}
 
 
-def test_a_search_without_a_score_has_no_best_trial() -> None:
-    trials = search(lambda wanted: None)
-    outcome = state(SPACE, trials)["outcome"]
-    assert (outcome["best"], outcome["variables"], outcome["pareto"]) == (None, {}, [])
+def test_a_variation_that_fails_in_one_start_is_dropped() -> None:
+    starts = itertools.count()
+
+    def flaky(wanted: dict[str, Any]) -> float | None:
+        fast = wanted.get("engine_options", {}).get("max_batch_size") == 256 and "gpus_per_instance" not in wanted
+        return (200.0 if next(starts) < 1 else None) if fast else 110.0 if wanted else 100.0
+
+    outcome = state(run(flaky))["outcome"]
+    assert outcome["best"] not in (None, {"batch size": 1})
 
 
-def test_a_lead_within_the_margin_is_not_better() -> None:
-    assert tuning.best([trial({}, 100), trial({"layout": 0}, 101.9)], 0.02) == 0
-    assert tuning.best([trial({}, 100), trial({"layout": 0}, 102.1)], 0.02) == 1
+def test_a_search_without_a_score_has_no_best_variation() -> None:
+    outcome = state(run(lambda wanted: None))["outcome"]
+    assert (outcome["best"], outcome["variables"], outcome["pareto"], outcome["spread"]) == (None, {}, [], None)
 
 
-@pytest.mark.parametrize(("budget", "trials"), [(65, 6), (59, 5), (9, 1), (0, 1)])
-def test_no_trial_starts_that_would_not_end_in_time(budget: float, trials: int) -> None:
-    """The first is tried anyway, because the length of a trial is unknown."""
-    assert len(search(independent, budget=budget)) == trials
+def test_a_variation_that_alone_meets_the_objectives_is_better() -> None:
+    trials = run(lambda wanted: 50.0 if wanted.get("gpus_per_instance") == 1 else None)
+    outcome = state(trials)["outcome"]
+    assert outcome["better"]
+    assert outcome["verdict"][0].endswith("the inventory's recipe has no load that meets the objectives, in any start.")
+
+
+@pytest.mark.parametrize(
+    ("budget", "stages"),
+    [
+        (0, ["baseline"]),  # the first is tried anyway, because the length of a trial is unknown
+        (89, ["baseline", "baseline"]),
+        (90, ["baseline", "baseline", "search", *["confirmation"] * 6]),
+        (145, ["baseline", "baseline", *["search"] * 6, *["confirmation"] * 6]),
+        (165, ["baseline", "baseline", *["search"] * 6, "best 2", "best 2", *["confirmation"] * 6]),
+    ],
+)
+def test_time_for_the_confirmation_is_kept(budget: float, stages: list[str]) -> None:
+    assert [one["stage"] for one in run(lambda wanted: 150.0 if wanted else 100.0, budget=budget)] == stages
+
+
+def test_a_confirmation_that_is_too_slow_ends_the_search() -> None:
+    trials = run(independent)[:15]
+    found = state(trials, budget=155)
+    assert found["done"] == "no time was left for the confirmation, 5 more starts (tune_seconds)"
+    assert not found["outcome"]["better"]
+    assert "was not compared" in found["outcome"]["verdict"][0]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"max_trials": 8}, "tune_max_trials is 8; 2 starts of the inventory's recipe, one variation and the"),
+        ({"pairs": 2}, "tune_pairs is 2; fewer than 3 cannot decide"),
+    ],
+)
+def test_limits_that_cannot_decide_are_rejected(given: dict[str, Any], words: str) -> None:
+    assert words in "\n".join(state([], **given)["problems"])
 
 
 def test_the_maximum_number_of_trials() -> None:
-    assert len(search(independent, max_trials=3)) == 3
-    assert "tune_max_trials" in state(SPACE, search(independent, max_trials=3), max_trials=3)["done"]
+    assert len(run(lambda wanted: 150.0 if wanted else 100.0, max_trials=9)) == 9
+
+
+def test_the_spread_is_pooled_over_all_recipes() -> None:
+    trials = [start("baseline", {}, 100), start("baseline", {}, 102), start("search", {"layout": 0}, 500)]
+    assert spread(trials) == pytest.approx(math.log(1.02) / math.sqrt(2), rel=1e-2)
+    assert spread(trials[:1]) is None
+
+
+def test_the_detectable_gain_falls_with_the_pairs() -> None:
+    gains = [detectable(0.01, pairs) for pairs in (3, 4, 8)]
+    assert gains == sorted(gains, reverse=True)
+    assert gains[0] < GAIN
+    assert detectable(0, 3) > 0
+
+
+def test_error_rates_at_a_spread_of_one_percent() -> None:
+    """The whole table is `make check-statistics`; 60 searches say as much in seconds."""
+    assert shares(Effects({}), 0.01, 60, 1)[0] <= FALSE
+    assert shares(Effects({("1", 1): GAIN}), 0.01, 60, 1)[1] >= FOUND
 
 
 def test_later_dimensions_are_merged_on_top() -> None:
@@ -105,7 +205,7 @@ def test_later_dimensions_are_merged_on_top() -> None:
         "one": [{"engine_options": {"a": {"x": 1, "y": 1}, "b": 1}}],
         "two": [{"engine_options": {"a": {"y": 2}}, "use_case": "max_throughput"}],
     }
-    assert tuning.variables(space, {"two": 0, "one": 0}) == {
+    assert variables(space, {"two": 0, "one": 0}) == {
         "engine_options": {"a": {"x": 1, "y": 2}, "b": 1},
         "use_case": "max_throughput",
     }
@@ -114,7 +214,6 @@ def test_later_dimensions_are_merged_on_top() -> None:
 @pytest.mark.parametrize(
     ("space", "words"),
     [
-        ({}, "must have dimensions"),
         ([1], "must have dimensions"),
         ({"batch": []}, "tune_space.batch is []"),
         ({"batch": 64}, "tune_space.batch is 64"),
@@ -123,7 +222,24 @@ def test_later_dimensions_are_merged_on_top() -> None:
     ],
 )
 def test_an_invalid_space_is_rejected(space: Any, words: str) -> None:
-    assert words in "\n".join(state(space, [])["problems"])
+    assert words in "\n".join(state([], space)["problems"])
+
+
+@pytest.mark.parametrize(("users", "enough"), [(2, False), (1024, False), (8191, False), (8192, True)])
+def test_a_load_has_to_reach_what_is_tried(users: int, enough: bool) -> None:
+    found = load_problems(SPACE, {"smoke": 1, "large": users}, gpus=8, instances=1)
+    assert (not found) == enough
+    if not enough:
+        assert (
+            f"benchmark_scenarios (smoke, large) has at most {users} requests at a time; tune_space tries" in found[0]
+        )
+        assert "max_batch_size 1024 on 8 instance(s), so it needs 8192" in found[0]
+
+
+def test_a_load_has_to_reach_each_instance() -> None:
+    assert load_problems({"layout": SPACE["layout"]}, {"smoke": 7}, gpus=8, instances=1)
+    assert not load_problems({"layout": SPACE["layout"]}, {"smoke": 8}, gpus=8, instances=1)
+    assert not load_problems({"prefill": SPACE["prefill"]}, {"smoke": 1}, gpus=8, instances=1)
 
 
 def point(per_user: float, per_gpu: float) -> dict[str, Any]:
@@ -133,7 +249,7 @@ def point(per_user: float, per_gpu: float) -> dict[str, Any]:
 def test_the_pareto_set() -> None:
     one = {"points": [point(10, 100), point(5, 300)]}
     two = {"points": [point(10, 90), point(7, 200), point(5, 300), point(4, 299)]}
-    found = [(one["trial"], one["per_user"], one["per_gpu"]) for one in tuning.pareto([one, two])]
+    found = [(one["trial"], one["per_user"], one["per_gpu"]) for one in pareto([one, two])]
     # Of two equal loads both stay.
     assert found == [(0, 10, 100), (1, 7, 200), (0, 5, 300), (1, 5, 300)]
 
@@ -141,6 +257,7 @@ def test_the_pareto_set() -> None:
 def document(rates: dict[int, list[float]], slo: dict[str, float] | None = None) -> dict[str, Any]:
     return {
         "slo": slo or {},
+        "ended": "2026-11-29T10:00:00+00:00",
         "problems": [],
         "points": [
             {
@@ -158,33 +275,46 @@ def document(rates: dict[int, list[float]], slo: dict[str, float] | None = None)
 
 def test_the_score_is_of_the_best_load_that_meets_the_objectives() -> None:
     rates = {1: [10.0, 11.0, 12.0], 8: [60.0, 50.0, 70.0], 64: [90.0, 91.0, 92.0]}
-    assert tuning.score(document(rates), PER_GPU) == 91
-    assert tuning.score(document(rates, {"ttft_ms.p99": 100}), PER_GPU) == 60
-    assert tuning.score(document(rates, {"ttft_ms.p99": 1}), PER_GPU) is None
+    assert score(document(rates), PER_GPU) == 91
+    assert score(document(rates, {"ttft_ms.p99": 100}), PER_GPU) == 60
+    assert score(document(rates, {"ttft_ms.p99": 1}), PER_GPU) is None
+
+
+STEP = {"stage": "search", "choice": {}, "variables": {}}
 
 
 def test_a_trial_with_a_problem_has_no_score() -> None:
     good = document({1: [10.0]})
     result = {"result": good, "path": "results/1", "seconds": 3}
-    assert tuning.trial({}, {}, result, PER_GPU)["score"] == 10
+    assert trial(STEP, result, PER_GPU)["score"] == 10
     lost = {**result, "result": {**good, "problems": ["1 of 20 requests failed"]}}
-    assert tuning.trial({}, {}, lost, PER_GPU)["score"] is None
-    assert tuning.trial({}, {}, {"problem": "no memory", "seconds": 3}, PER_GPU)["problem"] == "no memory"
+    assert trial(STEP, lost, PER_GPU)["score"] is None
+    assert trial(STEP, {"problem": "no memory", "seconds": 3}, PER_GPU)["problem"] == "no memory"
 
 
 def test_a_trial_that_misses_the_objectives_keeps_its_points() -> None:
     missed = {"result": document({1: [10.0]}, {"ttft_ms.p99": 1}), "missed": ["smoke, 1 at once: too slow"]}
-    found = tuning.trial({}, {}, {**missed, "path": "results/1", "seconds": 3}, PER_GPU)
+    found = trial(STEP, {**missed, "path": "results/1", "seconds": 3}, PER_GPU)
     assert (found["score"], found["problem"]) == (None, "smoke, 1 at once: too slow")
     assert [one["per_gpu"] for one in found["points"]] == [10.0]
 
 
+def test_starts_are_pooled_by_their_medians() -> None:
+    """Three rounds of one start are one observation of how starts differ."""
+    starts = [document({1: [10.0, 11.0, 90.0], 8: [50.0]}), document({1: [12.0, 13.0, 14.0], 8: [60.0]})]
+    found = pooled(starts, "variation")
+    assert (found["name"], found["repeat"]) == ("variation", 2)
+    rounds = {users: [one["throughput"][PER_GPU] for one in points] for _name, users, points in loads(found)}
+    assert rounds == {1: [11.0, 13.0], 8: [50.0, 60.0]}
+    assert median(found["points"][:1], "ttft_ms.p99") == 10
+
+
 def test_the_name_of_a_choice() -> None:
-    assert tuning.named(SPACE, {}) == "the inventory's recipe"
-    assert tuning.named(SPACE, {"prefill": 0, "layout": 1}) == (
+    assert named(SPACE, {}) == "the inventory's recipe"
+    assert named(SPACE, {"prefill": 0, "layout": 1}) == (
         "layout: gpus_per_instance=2; prefill: enable_chunked_prefill=true"
     )
     space: dict[str, list[dict[str, Any]]] = {
         "graphs": [{"engine_options": {"cuda_graph_config": {"max_batch_size": 8}}}]
     }
-    assert tuning.named(space, {"graphs": 0}) == "graphs: cuda_graph_config.max_batch_size=8"
+    assert named(space, {"graphs": 0}) == "graphs: cuda_graph_config.max_batch_size=8"
