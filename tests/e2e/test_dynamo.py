@@ -17,6 +17,10 @@ from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import Load, complet
 LATE = "dyn-5"
 
 
+# With room for the buffers of its transfers.
+BF16 = {"kv_cache_config": {"dtype": "auto", "free_gpu_memory_fraction": 0.8}}
+
+
 @pytest.fixture(scope="module")
 def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
     """Return bare hosts: etcd and NATS on three, two frontends, two prefill workers and first one decode worker."""
@@ -175,7 +179,7 @@ def test_hanging_prompts_are_reported_in_check_mode(dynamo: Dynamo, before: dict
 
 
 def test_different_kv_cache_types_are_rejected(dynamo: Dynamo, before: dict[str, str]) -> None:
-    run = dynamo.play(dynamo_decode_engine_options={"kv_cache_config": {"dtype": "auto"}})
+    run = dynamo.play(dynamo_decode_engine_options=BF16)
     assert run.status != 0
     assert "dtype" in said(run)
     assert restarted(dynamo, before) == set()
@@ -243,7 +247,7 @@ def test_kv_router_repeats_the_worker_of_a_prompt(dynamo: Dynamo) -> None:
 def test_shared_option_rolls_back_on_all_hosts_after_a_failure(dynamo: Dynamo) -> None:
     places = [(name, f"{kind}-0") for kind in ("prefill", "decode") for name in dynamo.places[kind]]
     releases = [dynamo.release(*place) for place in places]
-    options = {"kv_cache_config": {"dtype": "auto"}}
+    options = BF16
     run = dynamo.play(
         withdrawn=[LATE],
         dynamo_prefill_engine_options=options,
