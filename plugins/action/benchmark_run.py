@@ -60,6 +60,8 @@ class ActionModule(ActionBase):
         problems = list(slo.problems(objectives))
         try:
             scenarios = choose(asked["scenarios"], asked["table"], asked.get("scenario_options") or {})
+            if not problems:
+                problems += slo.load_problems(objectives, scenarios, int(asked.get("min_users", 1)))
         except ScenarioError as error:
             problems.append(str(error))
         if problems:

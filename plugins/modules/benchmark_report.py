@@ -73,7 +73,7 @@ EXAMPLES = r"""
     run: benchmark-results/20261123T153000Z-gpu1-serve-0
     baseline: benchmark-results/20261101T101500Z-gpu1-serve-0
   register: compared
-  failed_when: compared is failed or compared.comparison.verdict in ["worse", "mixed"]
+  failed_when: compared is failed or compared.comparison.gate | length > 0
 """
 
 RETURN = r"""
@@ -106,6 +106,18 @@ comparison:
       description: Number of figures of each verdict.
       type: dict
       sample: {worse: 9, better: 0, within noise: 2, unknown: 0}
+    gate:
+      description:
+        - Why the run does not pass as a gate. Figures are worse, cannot be compared or were not measured, or a side has
+          fewer than three rounds.
+      type: list
+      elements: str
+      sample: ["9 of 11 figures are worse"]
+    power:
+      description: The changes that this comparison would have found, by its rounds and their spread.
+      type: list
+      elements: str
+      sample: ["quick_start, 64 at once: tokens/s lower by 12% would be found in 80% of comparisons"]
     differences:
       description: Other differences, the run's value first.
       type: list
@@ -129,5 +141,12 @@ comparison:
         - scenario: quick_start
           users: 64
           metrics:
-            - {metric: ttft_ms.p99, run: 310.2, baseline: 240.9, ratio: 1.288, low: 1.201, high: 1.381, verdict: worse}
+            - metric: ttft_ms.p99
+              run: 310.2
+              baseline: 240.9
+              ratio: 1.288
+              low: 1.201
+              high: 1.381
+              detectable: 1.1
+              verdict: worse
 """

@@ -24,6 +24,8 @@ VERDICTS: tuple[Verdict, ...] = ("worse", "better", "within noise", "unknown")
 RISK = 0.05
 MARGIN = 0.05
 ROUNDS = 2  # one round has no spread
+GATE_ROUNDS = 3  # with two, half the speed is found in about one of twenty comparisons
+POWER, NOMINAL_POWER = 0.8, 0.88
 # Results keep five digits; a smaller spread is unknown.
 FINEST = 1e-4
 # Whether more of a metric is better.
@@ -40,6 +42,8 @@ METRICS = {
     "e2e_ms.p50": False,
     "e2e_ms.p99": False,
 }
+# Those whose power is said.
+SAID = {"throughput.output_tokens_per_second": "tokens/s", "ttft_ms.p50": "a median time to the first token"}
 # Parts of a scenario that do not change its load.
 NO_SHAPE = ("name", "source", "concurrency", "seed")
 TARGET = ("name", "kind", "base_urls", "model", "gpu_type", "gpus", "hosts", "load_from")
@@ -53,13 +57,15 @@ Pair = tuple[Sequence[float], Sequence[float]]
 class Judgement:
     """The ratio of two sides' values, with its interval at the level of Holm's step.
 
-    ``side`` is 1 if the whole interval is above the margin, -1 if it is below, else 0.
+    ``side`` is 1 if the whole interval is above the margin, -1 if it is below, else 0. A true ratio of ``detectable``
+    is found beyond the margin with a probability of 80 percent, if the spread is as it was measured.
     """
 
     ratio: float
     low: float
     high: float
     side: int
+    detectable: float
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,7 @@ class _Test:
     shift: float  # between the means of the logarithms
     error: float
     degrees: float
+    rounds: int  # of the side that has fewer
 
     def probability(self, margin: float) -> float:
         """Return the p-value of a true shift at the margin, on either side."""
@@ -81,7 +88,8 @@ class _Test:
         half = -float(stdtrit(self.degrees, level / 2)) * self.error
         low, high = self.shift - half, self.shift + half
         side = 1 if low > margin else -1 if high < -margin else 0
-        return Judgement(math.exp(self.shift), _exp(low), _exp(high), side)
+        found = margin + shift_errors(self.rounds, level) * self.error
+        return Judgement(math.exp(self.shift), _exp(low), _exp(high), side, _exp(found))
 
 
 def judge(pairs: Sequence[Pair], margin: float = MARGIN, risk: float = RISK) -> list[Judgement]:
@@ -113,7 +121,22 @@ def _test(ours: Sequence[float], theirs: Sequence[float]) -> _Test:
     # With two rounds Welch's formula gives 15 % false alarms if only one side varies.
     if min(len(side) for side in logs) == ROUNDS:
         degrees = 1.0
-    return _Test(statistics.mean(logs[0]) - statistics.mean(logs[1]), math.sqrt(both), degrees)
+    shift = statistics.mean(logs[0]) - statistics.mean(logs[1])
+    return _Test(shift, math.sqrt(both), degrees, min(len(side) for side in logs))
+
+
+def shift_errors(rounds: int, level: float) -> float:
+    """Return how many standard errors a true shift has to have to be found with a probability of POWER.
+
+    ``level``: of the two-sided test. By the noncentral t distribution. Welch's degrees of freedom vary between those
+    of one side and of both together, so those between are taken, and a little more power (see
+    docs/design/benchmark-comparison.md).
+    """
+    from scipy.special import nctdtrinc, stdtrit
+
+    degrees = 1.5 * (rounds - 1) if rounds > ROUNDS else 1.0
+    found = float(nctdtrinc(degrees, 1 - NOMINAL_POWER, -float(stdtrit(degrees, level / 2))))
+    return math.inf if math.isnan(found) else found
 
 
 def _exp(value: float) -> float:
@@ -144,6 +167,7 @@ def compare(run: Mapping[str, Any], baseline: Mapping[str, Any], margin: float =
     _judge_rows(single, margin, RISK if all(row["verdict"] in ("better", "worse") for row in whole) else RISK / 2)
     rows = [*whole, *single]
     counts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in VERDICTS}
+    only_baseline = _only(shapes, measured, 1, alike)
     return {
         "run": run["name"],
         "baseline": baseline["name"],
@@ -151,11 +175,46 @@ def compare(run: Mapping[str, Any], baseline: Mapping[str, Any], margin: float =
         "risk": RISK,
         "verdict": _overall(counts),
         "counts": counts,
+        "gate": list(_gate(rows, counts, only_baseline)),
+        "power": _power(found),
         "differences": run_differences(run, baseline),
         "only_run": _only(shapes, measured, 0, alike),
-        "only_baseline": _only(shapes, measured, 1, alike),
+        "only_baseline": only_baseline,
         "loads": found,
     }
+
+
+def _gate(rows: Sequence[Mapping[str, Any]], counts: Mapping[Verdict, int], missing: Sequence[str]) -> Iterator[str]:
+    """Yield why the run does not pass a gate."""
+    if not rows:
+        yield "it has no load in common with the baseline"
+    elif missing:
+        yield f"loads of the baseline were not measured: {'; '.join(missing)}"
+    if counts["worse"]:
+        yield f"{counts['worse']} of {len(rows)} figures are worse"
+    if counts["unknown"]:
+        reasons = dict.fromkeys(row["reason"] for row in rows if row["verdict"] == "unknown")
+        yield f"{counts['unknown']} of {len(rows)} figures cannot be compared: {'; '.join(reasons)}"
+    for side, whose in enumerate(("the run", "the baseline")):
+        fewest = min((len(row["rounds"][side]) for row in rows if row["verdict"] != "unknown"), default=GATE_ROUNDS)
+        if fewest < GATE_ROUNDS:
+            yield f"{whose} has {fewest} rounds of a load, and {GATE_ROUNDS} are needed (benchmark_repeat)"
+
+
+def _power(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say what this comparison could find, for the throughput and the latency of a first token."""
+    said = []
+    for load in found:
+        for row in load["metrics"]:
+            if row["metric"] in SAID and row["detectable"] is not None:
+                more = METRICS[row["metric"]]
+                change = 1 - 1 / row["detectable"] if more else row["detectable"] - 1
+                users = "all loads together" if load["users"] is None else f"{load['users']} at once"
+                said.append(
+                    f"{load['scenario']}, {users}: {SAID[row['metric']]} {'lower' if more else 'higher'} by "
+                    f"{change:.0%} would be found in {POWER:.0%} of comparisons"
+                )
+    return said
 
 
 def _load(load: tuple[str, int], ours: Sequence[Point], theirs: Sequence[Point]) -> dict[str, Any]:
@@ -189,6 +248,7 @@ def _row(metric: str, rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
         "ratio": _digits(_mean(rounds[0]) / _mean(rounds[1])) if all(rounds) else None,
         "low": None,
         "high": None,
+        "detectable": None,
         "verdict": "within noise" if enough else "unknown",
         "reason": "" if enough else _reason(rounds),
     }
@@ -197,7 +257,7 @@ def _row(metric: str, rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
 def _judge_rows(rows: Sequence[dict[str, Any]], margin: float, risk: float) -> None:
     tested = [row for row in rows if row["verdict"] != "unknown"]
     for row, judgement in zip(tested, judge([row["rounds"] for row in tested], margin, risk), strict=True):
-        row.update(ratio=_digits(judgement.ratio), low=_digits(judgement.low), high=_digits(judgement.high))
+        row.update({name: _digits(getattr(judgement, name)) for name in ("ratio", "low", "high", "detectable")})
         if judgement.side:
             row["verdict"] = "better" if (judgement.side > 0) == METRICS[row["metric"]] else "worse"
 

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.measured import LATENCIES, PERCENTILES
 from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Point, loads, median
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import Scenario
 
 # Latencies have upper limits, throughputs lower limits.
 CEILINGS = tuple(f"{name}.{part}" for name in LATENCIES for part in ("mean", *(f"p{p}" for p in PERCENTILES), "max"))
@@ -25,6 +27,7 @@ FLOORS = tuple(
         ("output_tokens", "_per_user"),
     )
 )
+PERCENTILE = re.compile(r"p\d+(\.\d+)?").fullmatch
 # Limits that the tools check for each request.
 OF_A_REQUEST = ("ttft_ms", "tpot_ms", "e2e_ms")
 
@@ -62,22 +65,41 @@ def misses(points: Sequence[Point], slo: Mapping[str, float]) -> list[str]:
     return found
 
 
-def verdict(document: Mapping[str, Any], users: int) -> list[str]:
-    """Return the scenarios that miss the SLO at a concurrency of ``users``, with the reasons.
+def load_problems(slo: Mapping[str, Any], scenarios: Sequence[Scenario], users: int) -> Iterator[str]:
+    """Yield the objectives that the loads of scenarios cannot decide.
 
-    A scenario whose highest concurrency is lower must meet the SLO there.
+    ``users``: the concurrency at which objectives have to be met. A percentile needs a request beyond it in each round.
     """
+    for scenario in scenarios:
+        if slo and users > max(scenario.concurrency):
+            yield (
+                f"benchmark_slo_concurrency is {users}; {scenario.name} has at most {max(scenario.concurrency)} "
+                f"requests at a time. Set concurrency of {scenario.name} in benchmark_scenario_options, or a lower "
+                "benchmark_slo_concurrency."
+            )
+        fewest = scenario.requests or scenario.requests_per_user * min(scenario.concurrency)
+        for path in slo:
+            part = path.partition(".")[2]
+            needed = math.ceil(100 / (100 - float(part[1:]))) if PERCENTILE(part) else 1
+            if fewest < needed:
+                yield (
+                    f"benchmark_slo has {path}, which needs {needed} requests in a round; {scenario.name} has "
+                    f"{fewest}. Set requests of {scenario.name} in benchmark_scenario_options, or a lower percentile."
+                )
+
+
+def verdict(document: Mapping[str, Any], users: int) -> list[str]:
+    """Return the scenarios that miss the SLO at a concurrency of ``users``, with the reasons."""
     found = []
     for scenario in document["scenarios"]:
         name, slo = scenario["name"], document["slo"]
         tried = {count: points for of, count, points in loads(document) if of == name}
-        wanted = min(users, max(scenario["concurrency"]))
-        enough = [count for count in tried if count >= wanted]
+        enough = [count for count in tried if count >= users]
         if any(not misses(tried[count], slo) for count in enough):
             continue
         if not enough:
             most = max(tried, default=0)
-            found.append(f"{name}: no load of {wanted} or more users was measured; the highest is {most}")
+            found.append(f"{name}: no load of {users} or more users was measured; the highest is {most}")
         else:
             count = min(enough)
             found.append(f"{name}, {count} at once: {'; '.join(misses(tried[count], slo))}")

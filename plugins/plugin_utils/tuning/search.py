@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.compare import FINEST, judge
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.compare import FINEST, POWER, judge, shift_errors
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.space import Choice, Space, named, problems, variables
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.trial import Trial, pareto
 
@@ -29,7 +29,6 @@ RUNGS = (4, 2)
 PAIRS = 3  # the least that finds a gain of 5 percent at a spread of 1 percent
 # Probability that a variation without any gain is confirmed.
 RISK = 0.05
-POWER = 0.8
 INVENTORY: Choice = {}
 
 
@@ -277,10 +276,6 @@ def spread(trials: Sequence[Trial]) -> float | None:
 
 
 def detectable(spread: float, pairs: int) -> float:
-    """Return the gain that a confirmation finds with a probability of 80 percent, by the noncentral t distribution."""
-    from scipy.special import nctdtrinc, stdtrit
-
-    degrees = 2 * (pairs - 1)
-    critical = float(stdtrit(degrees, 1 - RISK))
-    shift = float(nctdtrinc(degrees, 1 - POWER, critical)) * max(spread, FINEST) * math.sqrt(2 / pairs)
+    """Return the gain that a confirmation finds with a probability of 80 percent."""
+    shift = shift_errors(pairs, 2 * RISK) * max(spread, FINEST) * math.sqrt(2 / pairs)
     return float(f"{math.expm1(shift):.3g}")

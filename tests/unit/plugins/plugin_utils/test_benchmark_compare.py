@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 from scipy.stats import ttest_ind
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.compare import METRICS, Pair, compare, judge
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.compare import (
+    MARGIN,
+    METRICS,
+    RISK,
+    Pair,
+    compare,
+    judge,
+    shift_errors,
+)
 
 Rounds = Sequence[Mapping[str, float]]
 SCENARIO = {
@@ -213,6 +221,52 @@ def test_the_loads_of_a_scenario_together() -> None:
     assert whole["verdict"] == "worse"
     assert whole["ratio"] == pytest.approx(math.prod(row["ratio"] for row in single) ** 0.25, rel=1e-3)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+GATE: list[tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]] = [
+    (rounds(1, 1.01, 0.99), rounds(1, 1.01, 0.99), []),
+    (rounds(0.5, 0.51, 0.49), rounds(1, 1.01, 0.99), []),
+    (rounds(2, 2.01, 1.99), rounds(1, 1.01, 0.99), ["1 of 11 figures are worse"]),
+    (
+        rounds(1, 1.01),
+        rounds(1, 1.01, 0.99),
+        ["the run has 2 rounds of a load, and 3 are needed (benchmark_repeat)"],
+    ),
+    (rounds(1, 1.01, 0.99), rounds(1), ["11 of 11 figures cannot be compared: only one round in the baseline"]),
+    (
+        rounds(1, 1.01, 0.99),
+        [*rounds(1, 1.01, 0.99), *rounds(1, 1.01, 0.99, users=8)],
+        ["loads of the baseline were not measured: sweep, 8 at once"],
+    ),
+    (rounds(1, 1.01, 0.99), rounds(1, 1.01, 0.99, users=8), ["it has no load in common with the baseline"]),
+]
+
+
+@pytest.mark.parametrize(("run", "baseline", "problems"), GATE)
+def test_what_passes_a_gate(run: list[dict[str, Any]], baseline: list[dict[str, Any]], problems: list[str]) -> None:
+    assert compare(document(run), document(baseline))["gate"] == problems
+
+
+def test_the_power_is_that_of_the_rounds() -> None:
+    few, many = (compare(document(one), document(one)) for one in (rounds(1, 1.02, 0.98), rounds(*[1, 1.02, 0.98] * 3)))
+    found = [{row["metric"]: row["detectable"] for row in one["loads"][0]["metrics"]} for one in (few, many)]
+    assert found[0]["ttft_ms.p99"] > found[1]["ttft_ms.p99"] > 1.05
+    assert few["power"][0] == "sweep, 1 at once: tokens/s lower by 5% would be found in 80% of comparisons"
+
+
+@pytest.mark.parametrize(("sides", "figures"), [(3, 1), (3, 22), (5, 1), (5, 22)])
+def test_a_change_of_the_detectable_size_is_found_in_four_of_five(sides: int, figures: int) -> None:
+    noise, spread = random.Random(3), 0.02
+    shift = math.log1p(MARGIN) + shift_errors(sides, RISK / figures) * spread * math.sqrt(2 / sides)
+    # Of many figures, the one that changed has to be beyond the strictest level.
+    hits = 0
+    for _trial in range(300):
+        pairs = [
+            *draw(noise, 1, shift, (spread, spread), sides),
+            *draw(noise, figures - 1, 0.0, (spread, spread), sides),
+        ]
+        hits += judge(pairs)[0].side == 1
+    assert 0.73 < hits / 300 < 0.95
 
 
 def test_mixed() -> None:

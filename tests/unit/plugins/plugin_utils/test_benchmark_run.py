@@ -236,9 +236,7 @@ def document(*ttfts: float) -> dict[str, Any]:
         ((50, 60, 300), 3, ["s, 4 at once: ttft_ms.mean is 300, above 100"]),
         ((50, 300), 8, ["s: no load of 8 or more users was measured; the highest is 2"]),
         ((), 1, ["s: no load of 1 or more users was measured; the highest is 0"]),
-        # It has no more than 8.
-        ((50, 60, 70, 80), 500, []),
-        ((50, 60, 70, 180), 500, ["s, 8 at once: ttft_ms.mean is 180, above 100"]),
+        ((50, 60, 70, 80), 500, ["s: no load of 500 or more users was measured; the highest is 8"]),
     ],
 )
 def test_verdict(ttfts: tuple[float, ...], users: int, verdict: list[str]) -> None:
@@ -306,3 +304,26 @@ def test_differences_by_path() -> None:
         "engine_options.stream_interval: none, 20",
         "gpus.power_limit_watts: 700.0, 500.0",
     ]
+
+
+def scenario(**given: Any) -> Scenario:
+    kept = {"source": "x", "tool": "aiperf", "endpoint": "chat", "input_tokens": 8, "output_tokens": 8}
+    return Scenario(**{"name": "s", **kept, "concurrency": (1, 8), "requests": 100, **given})
+
+
+@pytest.mark.parametrize(
+    ("objectives", "given", "users", "words"),
+    [
+        ({"ttft_ms.p99": 2000}, {}, 8, ""),
+        ({"ttft_ms.p99": 2000}, {"requests": 99}, 8, "needs 100 requests in a round; s has 99"),
+        ({"ttft_ms.p95": 2000}, {"requests": 20}, 8, ""),
+        ({"ttft_ms.p95": 2000}, {"requests": 0, "requests_per_user": 19}, 8, "needs 20 requests in a round; s has 19"),
+        ({"ttft_ms.mean": 2000, "throughput.requests_per_second": 1}, {"requests": 1}, 8, ""),
+        ({"ttft_ms.p50": 2000}, {}, 9, "benchmark_slo_concurrency is 9; s has at most 8 requests at a time"),
+        ({}, {}, 9, ""),
+    ],
+)
+def test_objectives_that_a_load_cannot_decide(objectives: Any, given: Any, users: int, words: str) -> None:
+    found = list(slo.load_problems(objectives, [scenario(**given)], users))
+    assert len(found) == bool(words)
+    assert words in "".join(found)
