@@ -150,8 +150,8 @@ bench-thousand: $(venv) ## Measure the control node's cost of a fleet without ch
 	PYTHONPATH=collections python -m tools.bench thousand --hosts $(or $(HOSTS),1000)
 
 .PHONY: check-statistics
-check-statistics: $(venv) ## Simulate searches of tune.yml, write docs/design/tuning-figures.md (3 min)
-	PYTHONPATH=collections python -m tools.statistics.tuning
+check-statistics: $(venv) ## Simulate searches of tune.yml and gates of benchmark.yml, write docs/design/*-figures.md (5 min)
+	PYTHONPATH=collections python -m tools.statistics
 
 .PHONY: check-recipes
 check-recipes: $(venv) ## Compare each default recipe with the best layout that NVIDIA's AIConfigurator predicts, without a GPU (30 to 60 min, 850 MB)

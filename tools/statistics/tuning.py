@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ SPACE = {
 MARGIN, PAIRS, MAX_TRIALS = 0.02, 3, 27
 SPREADS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05)
 GAIN = 0.05
+COUNT = 1000
 # The largest share of searches without a gain that may confirm one, and the least that find a gain at a spread.
 FALSE, FOUND, FOUND_AT = 0.05, 0.8, 0.01
 
@@ -88,18 +88,11 @@ def page(rows: Sequence[Mapping[str, float]], count: int) -> str:
     return "\n".join([*lines, "", f"Of {count:,} searches each.", ""])
 
 
-def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+def main(count: int = COUNT) -> list[dict[str, float]]:
+    """Write the table; return the rows that do not hold."""
     rows = table(SPREADS, count, seed=1)
     FIGURES.write_text(page(rows, count), encoding="utf-8")
     print(FIGURES.read_text(encoding="utf-8"))
     # Three standard errors of a share that is as high as allowed.
     slack = 3 * (FALSE * (1 - FALSE) / count) ** 0.5
-    wrong = [
-        row for row in rows if row["false"] > FALSE + slack or (row["spread"] <= FOUND_AT and row["found"] < FOUND)
-    ]
-    raise SystemExit(f"not held: {wrong}" if wrong else 0)
-
-
-if __name__ == "__main__":
-    main()
+    return [row for row in rows if row["false"] > FALSE + slack or (row["spread"] <= FOUND_AT and row["found"] < FOUND)]
