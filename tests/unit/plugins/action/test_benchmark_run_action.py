@@ -117,7 +117,7 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_options_of_the_module(tmp_path: Path) -> None:
-    loads = Loads(tmp_path, done(), done(), done(), slo={"ttft_ms.p99": 500.0})
+    loads = Loads(tmp_path, done(), done(), done(), slo={"ttft_ms.p50": 500.0})
     path = loads.go()["path"]
     asked = loads.asked[0]
     assert asked["directory"] == f"/tmp/b/{Path(path).name}/smoke-1-1"
