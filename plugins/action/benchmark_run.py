@@ -69,6 +69,7 @@ class ActionModule(ActionBase):
         repeat = int(asked["repeat"])
         result["plan"] = [describe(scenario, repeat) for scenario in scenarios]
         result["concurrency"] = {scenario.name: max(scenario.concurrency) for scenario in scenarios}
+        result["tools"] = sorted({scenario.tool for scenario in scenarios})
         if self._task.check_mode:
             return {**result, "changed": True}
         run = Run(Path(asked["results_dir"]), asked["target"], scenarios, repeat, asked.get("ran_on") or {}, objectives)

@@ -21,8 +21,13 @@ options:
     description: The most requests at a time by scenario, as M(trtllm.fleet.benchmark_run) returns it.
     type: dict
     required: true
+  tools:
+    description: The tools of the scenarios.
+    type: list
+    elements: str
+    required: true
   gpus:
-    description: Number of GPUs of the host.
+    description: Number of GPUs of the inventory's recipe.
     type: int
     required: true
   instances:
@@ -34,7 +39,9 @@ options:
 EXAMPLES = r"""
 - name: Assert that the loads suffice
   ansible.builtin.assert:
-    that: tune_space | trtllm.fleet.tune_load_problems({'quick_start': 4096}, gpus=8, instances=1) | length == 0
+    that: problems | length == 0
+  vars:
+    problems: "{{ space | trtllm.fleet.tune_load_problems({'quick_start': 4096}, ['aiperf'], gpus=8, instances=1) }}"
 """
 
 RETURN = r"""
@@ -51,8 +58,12 @@ from typing import Any
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.space import load_problems
 
 
+def tune_load_problems(*given: Any, **named: Any) -> list[str]:
+    return list(load_problems(*given, **named))
+
+
 class FilterModule:
     """The filter of this file."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        return {"tune_load_problems": load_problems}
+        return {"tune_load_problems": tune_load_problems}

@@ -134,4 +134,10 @@ concurrency:
   returned: success
   type: dict
   sample: {chat: 16}
+tools:
+  description: The tools of the scenarios.
+  returned: success
+  type: list
+  elements: str
+  sample: [aiperf]
 """

@@ -23,30 +23,31 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.compare imp
 FIGURES = Path(__file__).parents[2] / "docs/design/comparison-figures.md"
 LOADS = (1, 8)
 ROUNDS = (3, 5)
-SPREADS = (0.01, 0.02, 0.05)
+SPREADS = (0.01, 0.02, 0.05, 0.2)
+SLOW = "ttft_ms.p50"
 SHAPE = {"name": "sweep", "concurrency": [1]}
 BASE = {"scenarios": [SHAPE], "target": {}, "ran_on": {}, "name": "a run"}
-# Each figure of a load may be found by itself, and all loads together by half of the risk.
 COUNT = 400
 
 
 def document(slower: float, spread: float, loads: int, rounds: int, chance: random.Random) -> dict[str, Any]:
-    """Return a result in which all figures are so many times as bad, and vary from round to round by the spread."""
+    """Return a result whose figures vary from round to round by the spread; SLOW of load 1 is so many times as bad."""
     points = []
     for load in range(loads):
         for _round in range(rounds):
             point: dict[str, Any] = {"scenario": "sweep", "concurrency": 2**load, "tool": "x", "version": "1"}
             for path, more in METRICS.items():
                 group, _dot, name = path.partition(".")
-                value = 100 * (1 / slower if more else slower) * chance.lognormvariate(0, spread)
+                factor = (1 / slower if more else slower) if (path, load) == (SLOW, 0) else 1.0
+                value = 100 * factor * chance.lognormvariate(0, spread)
                 point.setdefault(group, {})[name] = value
             points.append({**point, "problems": []})
     return {**BASE, "points": points}
 
 
 def printed(spread: float, loads: int, rounds: int) -> float:
-    """Return the ratio that the strictest single test finds with the printed power, at the true spread."""
-    figures = len(METRICS) if loads == 1 else len(METRICS) * loads
+    """Return the ratio that the test of a single figure finds with the printed power, at the true spread."""
+    figures = len(METRICS) * loads
     level = (RISK if loads == 1 else RISK / 2) / figures
     return math.exp(math.log1p(MARGIN) + shift_errors(rounds, level) * spread * math.sqrt(2 / rounds))
 
@@ -58,7 +59,8 @@ def row(spread: float, loads: int, rounds: int, count: int, seed: int) -> dict[s
     for _comparison in range(count):
         equal, usual, slow = (document(factor, spread, loads, rounds, chance) for factor in (1.0, 1.0, slower))
         stopped += bool(compare(equal, usual)["gate"])
-        found += bool(compare(slow, usual)["counts"]["worse"])
+        of = {load["users"]: load["metrics"] for load in compare(slow, usual)["loads"]}
+        found += next(one["verdict"] for one in of[1] if one["metric"] == SLOW) == "worse"
     return {
         "spread": spread,
         "loads": loads,
@@ -82,7 +84,9 @@ def page(rows: Sequence[dict[str, float]], count: int) -> str:
             for one in rows
         ),
     ]
-    return "\n".join([*lines, "", f"Of {count:,} comparisons each, in which all figures are slower alike.", ""])
+    return "\n".join(
+        [*lines, "", f"Of {count:,} comparisons each. One figure of one load is slower by what the gate prints.", ""]
+    )
 
 
 def main(count: int = COUNT) -> list[dict[str, float]]:
@@ -91,4 +95,4 @@ def main(count: int = COUNT) -> list[dict[str, float]]:
     FIGURES.write_text(page(rows, count), encoding="utf-8")
     print(FIGURES.read_text(encoding="utf-8"))
     slack = 3 * (RISK * (1 - RISK) / count) ** 0.5
-    return [one for one in rows if one["stopped"] > RISK + slack or one["found"] < POWER]
+    return [one for one in rows if one["stopped"] > RISK + slack or one["found"] < POWER - slack]

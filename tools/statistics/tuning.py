@@ -50,7 +50,9 @@ def run(effects: Effects, spread: float, chance: random.Random) -> dict[str, Any
             return {**found["outcome"], "gain": effects.speed(found["outcome"]["best"] or {}) - 1}
         step = found["next"]
         score = 1000 * effects.speed(step["choice"]) * chance.lognormvariate(0, spread)
-        trials.append({**step, "score": score, "points": [], "problem": "", "path": "", "seconds": 0.0})
+        trials.append(
+            {**step, "score": score, "measured": True, "points": [], "problem": "", "path": "", "seconds": 0.0}
+        )
 
 
 def shares(effects: Effects, spread: float, count: int, seed: int) -> tuple[float, float]:
@@ -83,7 +85,7 @@ def page(rows: Sequence[Mapping[str, float]], count: int) -> str:
         "|---|---|---|---|",
     ]
     for row in rows:
-        gain = detectable(row["spread"], PAIRS)
+        gain = detectable(row["spread"], PAIRS, MARGIN)
         lines.append(f"| {row['spread']:.1%} | {row['false']:.1%} | {row['found']:.0%} | {gain:.1%} |")
     return "\n".join([*lines, "", f"Of {count:,} searches each.", ""])
 

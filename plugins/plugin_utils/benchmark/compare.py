@@ -49,6 +49,7 @@ NO_SHAPE = ("name", "source", "concurrency", "seed")
 TARGET = ("name", "kind", "base_urls", "model", "gpu_type", "gpus", "hosts", "load_from")
 
 
+Loads = Mapping[tuple[str, int], Sequence[Point]]
 # The values of the rounds of two runs.
 Pair = tuple[Sequence[float], Sequence[float]]
 
@@ -175,13 +176,19 @@ def compare(run: Mapping[str, Any], baseline: Mapping[str, Any], margin: float =
         "risk": RISK,
         "verdict": _overall(counts),
         "counts": counts,
-        "gate": list(_gate(rows, counts, only_baseline)),
+        "gate": list(_gate(rows, counts, _only(shapes, [measured[0], _expected(run, *measured)], 1, alike))),
         "power": _power(found),
         "differences": run_differences(run, baseline),
         "only_run": _only(shapes, measured, 0, alike),
         "only_baseline": only_baseline,
         "loads": found,
     }
+
+
+def _expected(run: Mapping[str, Any], ours: Loads, theirs: Loads) -> Loads:
+    """Return the loads of the baseline that the run should have: none above the one that ended a sweep at its SLO."""
+    last = {name: max((users for of, users in ours if of == name), default=0) for name in run.get("stopped") or {}}
+    return {load: points for load, points in theirs.items() if load[1] <= last.get(load[0], load[1])}
 
 
 def _gate(rows: Sequence[Mapping[str, Any]], counts: Mapping[Verdict, int], missing: Sequence[str]) -> Iterator[str]:

@@ -77,14 +77,17 @@ def load_problems(slo: Mapping[str, Any], scenarios: Sequence[Scenario], users: 
                 f"requests at a time. Set concurrency of {scenario.name} in benchmark_scenario_options, or a lower "
                 "benchmark_slo_concurrency."
             )
-        fewest = scenario.requests or scenario.requests_per_user * min(scenario.concurrency)
+        smallest = min((count for count in scenario.concurrency if count >= users), default=max(scenario.concurrency))
+        fewest = scenario.requests or scenario.requests_per_user * smallest
+        variable = "requests" if scenario.requests else "requests_per_user"
         for path in slo:
             part = path.partition(".")[2]
             needed = math.ceil(100 / (100 - float(part[1:]))) if PERCENTILE(part) else 1
             if fewest < needed:
                 yield (
                     f"benchmark_slo has {path}, which needs {needed} requests in a round; {scenario.name} has "
-                    f"{fewest}. Set requests of {scenario.name} in benchmark_scenario_options, or a lower percentile."
+                    f"{fewest}. Set {variable} of {scenario.name} in benchmark_scenario_options, or a lower "
+                    "percentile."
                 )
 
 

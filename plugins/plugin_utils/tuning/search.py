@@ -29,6 +29,8 @@ RUNGS = (4, 2)
 PAIRS = 3  # the least that finds a gain of 5 percent at a spread of 1 percent
 # Probability that a variation without any gain is confirmed.
 RISK = 0.05
+# Standard errors above the margin that reach it with a probability of 88 percent.
+MARGIN_ERRORS = 1.175
 INVENTORY: Choice = {}
 
 
@@ -107,6 +109,9 @@ class _State:
         """Return stage and choice of the next trial, or why there is none."""
         if not self.trials:
             return {"stage": "baseline", "choice": INVENTORY}
+        baseline = self.of("baseline")
+        if len(baseline) == BASELINE_STARTS and not any(trial["measured"] for trial in baseline):
+            return f"the inventory's recipe could not be measured ({baseline[-1]['problem']})"
         needed = self.settings.confirmation - len(self.confirming)
         if not self.confirming and (found := self._explore(self.left - needed)):
             return found
@@ -163,7 +168,7 @@ class _State:
             "variables": variables(self.space, leader) if better and leader is not None else {},
             "confirmation": None if confirmed is None else asdict(confirmed),
             "spread": between,
-            "detectable": None if between is None else detectable(between, self.settings.pairs),
+            "detectable": None if between is None else detectable(between, self.settings.pairs, self.settings.margin),
             "verdict": list(self._sentences(leader, confirmed, between)),
             "pareto": pareto(self.trials),
             "trials": [{**one, "named": named(self.space, one["choice"])} for one in self.trials],
@@ -180,11 +185,11 @@ class _State:
                 )
                 yield f"{name} {is_better}: {confirmed.reason}."
         if between is not None:
-            gain = detectable(between, self.settings.pairs)
+            gain = detectable(between, self.settings.pairs, self.settings.margin)
             yield (
                 f"Starts of the same recipe differ by {between:.1%} (standard deviation). With tune_pairs "
-                f"{self.settings.pairs} a gain of {gain:.1%} is confirmed in {POWER:.0%} of searches, and one of 0 in "
-                f"{RISK:.0%} at most."
+                f"{self.settings.pairs} a variation with a gain of {gain:.1%} is confirmed with a probability of "
+                f"{POWER:.0%} once it is chosen, and one without any gain of {RISK:.0%} at most."
             )
 
 
@@ -249,12 +254,14 @@ def confirmation(trials: Sequence[Trial], leader: Choice, settings: Settings) ->
         return None
     ours = [trial["score"] for trial in found if trial["choice"] == leader]
     theirs = [trial["score"] for trial in found if trial["choice"] == INVENTORY]
+    if not all(trial["measured"] for trial in found):
+        return Confirmation(False, "not all starts could be measured")
     if not all(ours):
-        return Confirmation(False, "it could not be measured in each start")
+        return Confirmation(False, "not each of its starts meets the objectives")
     if not any(theirs):
-        return Confirmation(True, "the inventory's recipe has no load that meets the objectives, in any start")
+        return Confirmation(True, "no start of the inventory's recipe meets the objectives")
     if not all(theirs):
-        return Confirmation(False, "the inventory's recipe could not be measured in each start")
+        return Confirmation(False, "only some starts of the inventory's recipe meet the objectives")
     (judged,) = judge([(ours, theirs)], margin=0, risk=2 * RISK)
     better = judged.side == 1 and judged.ratio >= 1 + settings.margin
     gain = (
@@ -275,7 +282,9 @@ def spread(trials: Sequence[Trial]) -> float | None:
     return float(f"{math.sqrt(squares / degrees):.3g}") if degrees else None
 
 
-def detectable(spread: float, pairs: int) -> float:
-    """Return the gain that a confirmation finds with a probability of 80 percent."""
-    shift = shift_errors(pairs, 2 * RISK) * max(spread, FINEST) * math.sqrt(2 / pairs)
+def detectable(spread: float, pairs: int, margin: float) -> float:
+    """Return the gain of a chosen variation that its confirmation finds with a probability of 80 percent."""
+    error = max(spread, FINEST) * math.sqrt(2 / pairs)
+    # The test has to be passed, and the margin reached, of which the latter is normal.
+    shift = max(shift_errors(pairs, 2 * RISK) * error, math.log1p(margin) + MARGIN_ERRORS * error)
     return float(f"{math.expm1(shift):.3g}")

@@ -36,25 +36,32 @@ def problems(space: Any) -> Iterator[str]:
                 yield f"tune_space.{name} sets {unknown!r}; allowed are {known}.{did_you_mean(unknown, VARIABLES)}"
 
 
-def load_problems(space: Space, concurrency: Mapping[str, int], gpus: int, instances: int) -> list[str]:
-    """Return why loads cannot rank the values of a space.
+def load_problems(
+    space: Space, concurrency: Mapping[str, int], tools: Sequence[str], gpus: int, instances: int
+) -> Iterator[str]:
+    """Yield why loads cannot rank the values of a space.
 
-    ``concurrency``: the most requests at a time by scenario; ``gpus``: those of the host; ``instances``: those of the
-    inventory's recipe. Values that no load reaches act alike, so noise would choose between them.
+    ``concurrency``: the most requests at a time by scenario; ``tools``: those of the scenarios; ``gpus`` and
+    ``instances``: those of the inventory's recipe. Values that no load reaches act alike, so noise would choose between
+    them.
     """
     every = [value for values in space.values() for value in values]
     batches = [int((value.get("engine_options") or {}).get("max_batch_size") or 1) for value in every]
     counts = [gpus // int(value["gpus_per_instance"]) for value in every if value.get("gpus_per_instance")]
     batch, most = max(batches, default=1), max([*counts, instances])
     highest = max(concurrency.values(), default=0)
-    if highest >= batch * most:
-        return []
-    tried = f"max_batch_size {batch} on {most} instance(s)" if batch > 1 else f"{most} instances"
-    return [
-        f"benchmark_scenarios ({', '.join(concurrency)}) has at most {highest} requests at a time; tune_space tries "
-        f"{tried}, so it needs {batch * most}. Choose another scenario, set its concurrency in "
-        "benchmark_scenario_options, or leave the larger values out of tune_space."
-    ]
+    if most > 1 and "benchmark_serving" in tools:
+        yield (
+            f"benchmark_serving measures one instance; {most} are tried. Set the scenario's tool to aiperf in "
+            "benchmark_scenario_options."
+        )
+    if (counts or batch > 1) and highest < batch * most:
+        tried = f"max_batch_size {batch} on {most} instance(s)" if batch > 1 else f"{most} instances"
+        yield (
+            f"benchmark_scenarios ({', '.join(concurrency)}) has at most {highest} requests at a time; tune_space "
+            f"tries {tried}, so it needs {batch * most}. Choose another scenario, set its concurrency in "
+            "benchmark_scenario_options, or leave the larger values out of tune_space."
+        )
 
 
 def variables(space: Space, choice: Mapping[str, int]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Any
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark import slo
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import loads, median
 
-# stage, choice, variables, score (None where it could not be measured), seconds, problem, points, path
+# stage, choice, variables, measured, score (None if it was not measured or no load meets the objectives), seconds,
+# problem, points, path
 Trial = Mapping[str, Any]
 
 
@@ -42,13 +43,14 @@ def trial(step: Mapping[str, Any], result: Mapping[str, Any], objective: str) ->
     A trial that misses the objectives with every load has no score, but its loads count for the Pareto set.
     """
     document = result.get("result") or {}
-    measured = bool(document) and not document["problems"]
+    measured = bool(document) and not document["problems"] and not result.get("problem")
     found = score(document, objective) if measured else None
     problems = [*(document.get("problems") or []), *(result.get("missed") or [] if found is None else [])]
     return {
         "stage": step["stage"],
         "choice": dict(step["choice"]),
         "variables": dict(step["variables"]),
+        "measured": measured,
         "score": found,
         "points": points(document) if measured else [],
         "problem": str(result.get("problem") or "; ".join(problems)),

@@ -247,6 +247,14 @@ def test_what_passes_a_gate(run: list[dict[str, Any]], baseline: list[dict[str, 
     assert compare(document(run), document(baseline))["gate"] == problems
 
 
+def test_a_sweep_that_ends_earlier_at_its_objectives_passes_the_gate() -> None:
+    """benchmark_slo_concurrency says how far it has to come."""
+    usual = [*rounds(1, 1.01, 0.99), *rounds(1, 1.01, 0.99, users=8)]
+    stopped = document(rounds(1, 1.01, 0.99), stopped={"sweep": ["ttft_ms.p50 is 101, above 100"]})
+    found = compare(stopped, document(usual))
+    assert (found["gate"], found["only_baseline"]) == ([], ["sweep, 8 at once"])
+
+
 def test_the_power_is_that_of_the_rounds() -> None:
     few, many = (compare(document(one), document(one)) for one in (rounds(1, 1.02, 0.98), rounds(*[1, 1.02, 0.98] * 3)))
     found = [{row["metric"]: row["detectable"] for row in one["loads"][0]["metrics"]} for one in (few, many)]

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import loads, median
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.search import detectable, search, spread
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.search import (
+    Settings,
+    confirmation,
+    detectable,
+    search,
+    spread,
+)
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.space import Choice, load_problems, named, variables
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.trial import pareto, pooled, score, trial
 from tools.statistics.tuning import FALSE, FOUND, GAIN, Effects, shares
@@ -20,6 +27,8 @@ SPACE: dict[str, list[dict[str, Any]]] = {
     "layout": [{"gpus_per_instance": gpus} for gpus in (1, 2)],
     "prefill": [{"engine_options": {"enable_chunked_prefill": True}}],
 }
+# A start that fails; None is one that meets no objective.
+BROKEN = -1.0
 PER_GPU = "output_tokens_per_second_per_gpu"
 Speed = Callable[[dict[str, Any]], float | None]
 
@@ -27,6 +36,9 @@ Speed = Callable[[dict[str, Any]], float | None]
 def start(stage: str, choice: Choice, measured: float | None, seconds: float = 10) -> dict[str, Any]:
     points = [{"scenario": "smoke", "users": 2, "per_user": 10.0, "per_gpu": measured}] if measured else []
     result = {"variables": variables(SPACE, choice), "score": measured, "points": points, "problem": ""}
+    result["measured"] = measured != BROKEN
+    if measured == BROKEN:
+        result |= {"score": None, "points": [], "problem": "no memory"}
     return {"stage": stage, "choice": choice, "seconds": seconds, "path": "", **result}
 
 
@@ -141,7 +153,22 @@ def test_a_variation_that_alone_meets_the_objectives_is_better() -> None:
     trials = run(lambda wanted: 50.0 if wanted.get("gpus_per_instance") == 1 else None)
     outcome = state(trials)["outcome"]
     assert outcome["better"]
-    assert outcome["verdict"][0].endswith("the inventory's recipe has no load that meets the objectives, in any start.")
+    assert outcome["verdict"][0].endswith("no start of the inventory's recipe meets the objectives.")
+
+
+def test_a_start_that_fails_confirms_nothing() -> None:
+    """As if a variation were better because the tool failed beside it."""
+    trials = run(lambda wanted: 50.0 if wanted.get("gpus_per_instance") == 1 else None)
+    last = next(number for number in reversed(range(len(trials))) if not trials[number]["choice"])
+    trials[last] = start("confirmation", {}, BROKEN)
+    outcome = state(trials)["outcome"]
+    assert (outcome["better"], outcome["confirmation"]["reason"]) == (False, "not all starts could be measured")
+
+
+def test_a_recipe_that_cannot_be_measured_ends_the_search() -> None:
+    trials = run(lambda wanted: 100.0 if wanted else BROKEN)
+    assert [one["stage"] for one in trials] == ["baseline", "baseline"]
+    assert state(trials)["done"] == "the inventory's recipe could not be measured (no memory)"
 
 
 @pytest.mark.parametrize(
@@ -188,10 +215,26 @@ def test_the_spread_is_pooled_over_all_recipes() -> None:
 
 
 def test_the_detectable_gain_falls_with_the_pairs() -> None:
-    gains = [detectable(0.01, pairs) for pairs in (3, 4, 8)]
+    gains = [detectable(0.01, pairs, 0.0) for pairs in (3, 4, 8)]
     assert gains == sorted(gains, reverse=True)
     assert gains[0] < GAIN
-    assert detectable(0, 3) > 0
+    assert detectable(0, 3, 0.02) == pytest.approx(0.02, abs=1e-3)
+
+
+@pytest.mark.parametrize(("spread", "pairs"), [(0.005, 3), (0.01, 3), (0.03, 3), (0.02, 6)])
+def test_a_detectable_gain_is_confirmed_in_four_of_five(spread: float, pairs: int) -> None:
+    chance, gain = random.Random(5), detectable(spread, pairs, 0.02)
+    settings = Settings(margin=0.02, pairs=pairs, max_trials=99, budget=1e9)
+    hits = 0
+    for _search in range(400):
+        trials = [
+            start("confirmation", choice, 100 * (1 + gain * bool(choice)) * chance.lognormvariate(0, spread))
+            for choice in [{}, {"layout": 0}] * pairs
+        ]
+        found = confirmation(trials, {"layout": 0}, settings)
+        assert found is not None
+        hits += found.better
+    assert 0.74 < hits / 400 < 0.95
 
 
 def test_error_rates_at_a_spread_of_one_percent() -> None:
@@ -225,9 +268,13 @@ def test_an_invalid_space_is_rejected(space: Any, words: str) -> None:
     assert words in "\n".join(state([], space)["problems"])
 
 
+def loads_for(space: Any, users: int, tools: Any = ("aiperf",), instances: int = 1) -> list[str]:
+    return list(load_problems(space, {"smoke": 1, "large": users}, tools, gpus=8, instances=instances))
+
+
 @pytest.mark.parametrize(("users", "enough"), [(2, False), (1024, False), (8191, False), (8192, True)])
 def test_a_load_has_to_reach_what_is_tried(users: int, enough: bool) -> None:
-    found = load_problems(SPACE, {"smoke": 1, "large": users}, gpus=8, instances=1)
+    found = loads_for(SPACE, users)
     assert (not found) == enough
     if not enough:
         assert (
@@ -237,9 +284,16 @@ def test_a_load_has_to_reach_what_is_tried(users: int, enough: bool) -> None:
 
 
 def test_a_load_has_to_reach_each_instance() -> None:
-    assert load_problems({"layout": SPACE["layout"]}, {"smoke": 7}, gpus=8, instances=1)
-    assert not load_problems({"layout": SPACE["layout"]}, {"smoke": 8}, gpus=8, instances=1)
-    assert not load_problems({"prefill": SPACE["prefill"]}, {"smoke": 1}, gpus=8, instances=1)
+    assert loads_for({"layout": SPACE["layout"]}, 7)
+    assert not loads_for({"layout": SPACE["layout"]}, 8)
+    # Nothing that a load would have to reach is tried.
+    assert not loads_for({"prefill": SPACE["prefill"]}, 1, instances=8)
+
+
+def test_a_tool_for_one_instance_is_refused_for_several() -> None:
+    (found,) = loads_for({"prefill": SPACE["prefill"]}, 8, ["aiperf", "benchmark_serving"], instances=2)
+    assert found.startswith("benchmark_serving measures one instance; 2 are tried. Set the scenario's tool to aiperf")
+    assert not loads_for({"prefill": SPACE["prefill"]}, 8, ["benchmark_serving"])
 
 
 def point(per_user: float, per_gpu: float) -> dict[str, Any]:
@@ -290,6 +344,9 @@ def test_a_trial_with_a_problem_has_no_score() -> None:
     lost = {**result, "result": {**good, "problems": ["1 of 20 requests failed"]}}
     assert trial(STEP, lost, PER_GPU)["score"] is None
     assert trial(STEP, {"problem": "no memory", "seconds": 3}, PER_GPU)["problem"] == "no memory"
+    # Of the wrong release, as its host restored another one.
+    wrong = trial(STEP, {**result, "problem": "the last measurement is not valid"}, PER_GPU)
+    assert (wrong["measured"], wrong["score"], wrong["points"]) == (False, None, [])
 
 
 def test_a_trial_that_misses_the_objectives_keeps_its_points() -> None:
