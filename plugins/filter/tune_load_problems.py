@@ -58,12 +58,8 @@ from typing import Any
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.space import load_problems
 
 
-def tune_load_problems(*given: Any, **named: Any) -> list[str]:
-    return list(load_problems(*given, **named))
-
-
 class FilterModule:
     """The filter of this file."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        return {"tune_load_problems": tune_load_problems}
+        return {"tune_load_problems": load_problems}

@@ -12,7 +12,7 @@ name it for remote writes that use it (UCX 1.22 on an H200).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,10 +120,16 @@ def unit_transfers(unit: str, runner: Runner) -> list[Transfer]:
     return read_transfers(done.stdout)
 
 
-def has_rdma(unit: str, root: Path = Path("/")) -> bool:
-    """Return whether a worker may use an active RDMA port of its host. Raises OSError."""
+def units_with_rdma(units: Iterable[str], root: Path = Path("/")) -> set[str]:
+    """Return the workers that may use an active RDMA port of their host. Raises OSError."""
+    rdma = read_rdma((), "", root / "sys", root / "dev")
+    return {unit for unit in units if rdma_usable(rdma, _net_devices(unit, root))}
+
+
+def _net_devices(unit: str, root: Path) -> str:
+    """Return a worker's UCX_NET_DEVICES, empty if it is not set. Raises OSError."""
     release = RELEASE.search((root / "etc/systemd/system" / unit).read_text(encoding="utf-8"))
-    given = None
-    if release:
-        given = NET_DEVICES.search((root / release[0][1:] / "environment").read_text(encoding="utf-8"))
-    return rdma_usable(read_rdma((), "", root / "sys", root / "dev"), given[1] if given else "")
+    if not release:
+        return ""
+    given = NET_DEVICES.search((root / release[0][1:] / "environment").read_text(encoding="utf-8"))
+    return given[1] if given else ""

@@ -107,9 +107,14 @@ def read_rdma(gpus: Sequence[Mapping[str, Any]], flavour: str, root: Path = SYS,
     }
 
 
+def net_device_names(net_devices: str) -> list[str]:
+    """Return the names in UCX_NET_DEVICES."""
+    return [name for name in map(str.strip, net_devices.split(",")) if name]
+
+
 def rdma_usable(rdma: Mapping[str, Any], net_devices: str) -> bool:
     """Return whether UCX may use an active port; ``net_devices`` is UCX_NET_DEVICES, empty if it is not set."""
-    names = [name for name in net_devices.replace(" ", "").split(",") if name and name != "all"]
+    names = [name for name in net_device_names(net_devices) if name != "all"]
     restricted = bool(names) and not names[0].startswith("^")  # "^" excludes devices
     active = [port["device"] for port in rdma["ports"] if port["state"] == "ACTIVE"]
     return rdma["verbs"] and any(

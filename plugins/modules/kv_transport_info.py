@@ -84,9 +84,9 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.command import run
 from ansible_collections.trtllm.fleet.plugins.module_utils.kv_transport import (
     TABLES,
     KvTransportError,
-    has_rdma,
     slow_transfers,
     unit_transfers,
+    units_with_rdma,
 )
 
 
@@ -101,7 +101,7 @@ def main() -> None:
     both_kinds = module.params["both_kinds"]
     try:
         found = {unit: unit_transfers(unit, run) for unit in module.params["units"]}
-        rdma = {unit: has_rdma(unit) for unit in found}
+        rdma = units_with_rdma(found)
     except (KvTransportError, OSError) as error:
         module.fail_json(msg=str(error))
     if both_kinds and not any(found.values()):
@@ -112,7 +112,7 @@ def main() -> None:
     slow = [
         f"{unit} transfers the KV cache {way}"
         for unit, transfers in found.items()
-        for way in slow_transfers(transfers, both_kinds, rdma[unit])
+        for way in slow_transfers(transfers, both_kinds, unit in rdma)
     ]
     listed = {unit: [asdict(transfer) for transfer in its] for unit, its in found.items()}
     module.exit_json(changed=False, transfers=listed, slow=slow)

@@ -5,72 +5,64 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.search import detectable, search
 
-# Values by dimension, as in the default tune_space of role tune, with its other defaults.
-FIGURES = Path(__file__).parents[2] / "docs/design/tuning-figures.md"
-SIZES = (3, 3, 2, 1, 2, 2)
-SPACE = {
-    str(dimension): [{"environment": {f"V{dimension}": str(value)}} for value in range(size)]
-    for dimension, size in enumerate(SIZES)
-}
-MARGIN, PAIRS, MAX_TRIALS = 0.02, 3, 27
+ROOT = Path(__file__).parents[2]
+FIGURES = ROOT / "docs/design/tuning-figures.md"
+DEFAULTS = yaml.safe_load((ROOT / "roles/tune/defaults/main.yml").read_text(encoding="utf-8"))
+SPACE, MARGIN, PAIRS, MAX_TRIALS = (DEFAULTS[f"tune_{name}"] for name in ("space", "margin", "pairs", "max_trials"))
 SPREADS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05)
-GAIN = 0.05
 COUNT = 1000
 # The largest share of searches without a gain that may confirm one, and the least that find a gain at a spread.
 FALSE, FOUND, FOUND_AT = 0.05, 0.8, 0.01
 
-
-@dataclass(frozen=True)
-class Effects:
-    """True gains of values, as fractions; those of all others are 0."""
-
-    gains: Mapping[tuple[str, int], float]
-
-    def speed(self, choice: Mapping[str, int]) -> float:
-        found = 1.0
-        for one in choice.items():
-            found *= 1 + self.gains.get(one, 0.0)
-        return found
+# True gains of values, as fractions, by dimension and index; those of all others are 0.
+Gains = Mapping[tuple[str, int], float]
+GAIN = 0.05
+FASTER: Gains = {(list(SPACE)[1], 1): GAIN}
 
 
-def run(effects: Effects, spread: float, chance: random.Random) -> dict[str, Any]:
+def speed(gains: Gains, choice: Mapping[str, int]) -> float:
+    return math.prod(1 + gains.get(one, 0.0) for one in choice.items())
+
+
+def run(gains: Gains, spread: float, chance: random.Random) -> dict[str, Any]:
     """Run one search whose starts differ by ``spread``, the standard deviation of their logarithms."""
     trials: list[dict[str, Any]] = []
     while True:
         found = search(SPACE, trials, MARGIN, PAIRS, MAX_TRIALS, seconds=0.0, budget=float("inf"))
         if found["done"]:
-            return {**found["outcome"], "gain": effects.speed(found["outcome"]["best"] or {}) - 1}
+            return {**found["outcome"], "gain": speed(gains, found["outcome"]["best"] or {}) - 1}
         step = found["next"]
-        score = 1000 * effects.speed(step["choice"]) * chance.lognormvariate(0, spread)
+        score = 1000 * speed(gains, step["choice"]) * chance.lognormvariate(0, spread)
         trials.append(
             {**step, "score": score, "measured": True, "points": [], "problem": "", "path": "", "seconds": 0.0}
         )
 
 
-def shares(effects: Effects, spread: float, count: int, seed: int) -> tuple[float, float]:
+def shares(gains: Gains, spread: float, count: int, seed: int) -> tuple[float, float]:
     """Return the shares of searches that confirm a variation, and that confirm one with a true gain."""
     chance = random.Random(seed)
-    outcomes = [run(effects, spread, chance) for _number in range(count)]
+    outcomes = [run(gains, spread, chance) for _number in range(count)]
     better = [one for one in outcomes if one["better"]]
     return len(better) / count, sum(one["gain"] > 0 for one in better) / count
 
 
 def table(spreads: Sequence[float], count: int, seed: int) -> list[dict[str, float]]:
     """Return the shares by spread: without any gain, and with one value that gains 5 percent."""
-    gain = Effects({("1", 1): GAIN})
     return [
         {
             "spread": spread,
-            "false": shares(Effects({}), spread, count, seed)[0],
-            "found": shares(gain, spread, count, seed)[1],
+            "false": shares({}, spread, count, seed)[0],
+            "found": shares(FASTER, spread, count, seed)[1],
         }
         for spread in spreads
     ]

@@ -35,9 +35,9 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import (
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.kv_transport import (
     KvTransportError,
-    has_rdma,
     slow_transfers,
     unit_transfers,
+    units_with_rdma,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.facts import at
 
@@ -340,9 +340,14 @@ def transfer_signals(runner: Runner, root: Path) -> Iterator[Signal]:
     if not units:
         return
     both_kinds = len({unit.split("-")[2] for unit in units}) > 1
+    try:
+        rdma = units_with_rdma(units, root)
+    except OSError as error:
+        yield unreadable("transfers of the KV cache", error)
+        return
     for unit in units:
         try:
-            ways = list(slow_transfers(unit_transfers(unit, runner), both_kinds, has_rdma(unit, root)))
+            ways = list(slow_transfers(unit_transfers(unit, runner), both_kinds, unit in rdma))
         except (KvTransportError, OSError) as error:
             yield unreadable("transfers of the KV cache", error)
             return

@@ -119,11 +119,11 @@ def _test(ours: Sequence[float], theirs: Sequence[float]) -> _Test:
     squares = [max(statistics.variance(side), FINEST**2) / len(side) for side in logs]
     both = sum(squares)
     degrees = both**2 / sum(square**2 / (len(side) - 1) for square, side in zip(squares, logs, strict=True))
+    rounds = min(len(side) for side in logs)
     # With two rounds Welch's formula gives 15 % false alarms if only one side varies.
-    if min(len(side) for side in logs) == ROUNDS:
+    if rounds == ROUNDS:
         degrees = 1.0
-    shift = statistics.mean(logs[0]) - statistics.mean(logs[1])
-    return _Test(shift, math.sqrt(both), degrees, min(len(side) for side in logs))
+    return _Test(statistics.mean(logs[0]) - statistics.mean(logs[1]), math.sqrt(both), degrees, rounds)
 
 
 def shift_errors(rounds: int, level: float) -> float:
@@ -167,7 +167,6 @@ def compare(run: Mapping[str, Any], baseline: Mapping[str, Any], margin: float =
     _judge_rows(single, margin, RISK if all(row["verdict"] in ("better", "worse") for row in whole) else RISK / 2)
     rows = [*whole, *single]
     counts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in VERDICTS}
-    only_baseline = _only(shapes, measured, 1, alike)
     return {
         "run": run["name"],
         "baseline": baseline["name"],
@@ -179,7 +178,7 @@ def compare(run: Mapping[str, Any], baseline: Mapping[str, Any], margin: float =
         "power": _power(found),
         "differences": run_differences(run, baseline),
         "only_run": _only(shapes, measured, 0, alike),
-        "only_baseline": only_baseline,
+        "only_baseline": _only(shapes, measured, 1, alike),
         "loads": found,
     }
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +26,8 @@ FLOORS = tuple(
         ("output_tokens", "_per_user"),
     )
 )
-PERCENTILE = re.compile(r"p\d+(\.\d+)?").fullmatch
+# Requests of which one is beyond a percentile.
+NEEDED = {f"p{p}": math.ceil(100 / (100 - p)) for p in PERCENTILES}
 # Limits that the tools check for each request.
 OF_A_REQUEST = ("ttft_ms", "tpot_ms", "e2e_ms")
 
@@ -81,8 +81,7 @@ def load_problems(slo: Mapping[str, Any], scenarios: Sequence[Scenario], users: 
         fewest = scenario.requests or scenario.requests_per_user * smallest
         variable = "requests" if scenario.requests else "requests_per_user"
         for path in slo:
-            part = path.partition(".")[2]
-            needed = math.ceil(100 / (100 - float(part[1:]))) if PERCENTILE(part) else 1
+            needed = NEEDED.get(path.partition(".")[2], 1)
             if fewest < needed:
                 yield (
                     f"benchmark_slo has {path}, which needs {needed} requests in a round; {scenario.name} has "

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.rdma import net_device_names
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import few
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.dynamo.shared import Worker
 
@@ -40,8 +41,8 @@ def rdma_problems(workers: Sequence[Worker], found: Mapping[str, Tree]) -> Itera
     """Yield RDMA devices that a worker should use and its host does not have."""
     for host, kind, recipe in workers:
         rdma = found.get(host)
-        given = str(recipe["environment"].get("UCX_NET_DEVICES", "")).split(",")
-        wanted = [name.strip() for name in given if RDMA_DEVICE(name.strip())]
+        given = net_device_names(str(recipe["environment"].get("UCX_NET_DEVICES", "")))
+        wanted = [name for name in given if RDMA_DEVICE(name)]
         if not wanted or rdma is None:
             continue
         ports = {port["device"]: port["state"] for port in rdma["ports"]}

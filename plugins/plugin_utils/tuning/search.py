@@ -124,7 +124,7 @@ class _State:
             return f"the best variation was compared with the inventory's recipe in {self.settings.confirmation} starts"
         if self.left < (1 if self.confirming else needed):
             return f"no time was left for the confirmation, {needed} more starts (tune_seconds)"
-        # A, B, B, A: a drift, such as of the temperature, has the same effect on both sides.
+        # A, B, B, A: a drift, such as of the temperature, has nearly the same effect on both sides.
         ours = len(self.confirming) % 4 in (1, 2)
         return {"stage": "confirmation", "choice": leader if ours else INVENTORY}
 
@@ -161,6 +161,7 @@ class _State:
         leader, between = self.leader(), spread(self.trials)
         confirmed = None if leader is None else confirmation(self.trials, leader, self.settings)
         better = confirmed is not None and confirmed.better
+        gain = None if between is None else detectable(between, self.settings.pairs, self.settings.margin)
         return {
             "best": leader,
             "named": None if leader is None else named(self.space, leader),
@@ -168,13 +169,15 @@ class _State:
             "variables": variables(self.space, leader) if better and leader is not None else {},
             "confirmation": None if confirmed is None else asdict(confirmed),
             "spread": between,
-            "detectable": None if between is None else detectable(between, self.settings.pairs, self.settings.margin),
-            "verdict": list(self._sentences(leader, confirmed, between)),
+            "detectable": gain,
+            "verdict": list(self._sentences(leader, confirmed, between, gain)),
             "pareto": pareto(self.trials),
             "trials": [{**one, "named": named(self.space, one["choice"])} for one in self.trials],
         }
 
-    def _sentences(self, leader: Choice | None, confirmed: Confirmation | None, between: float | None) -> Iterator[str]:
+    def _sentences(
+        self, leader: Choice | None, confirmed: Confirmation | None, between: float | None, gain: float | None
+    ) -> Iterator[str]:
         if leader is not None:
             name = named(self.space, leader)
             if confirmed is None:
@@ -185,7 +188,6 @@ class _State:
                 )
                 yield f"{name} {is_better}: {confirmed.reason}."
         if between is not None:
-            gain = detectable(between, self.settings.pairs, self.settings.margin)
             yield (
                 f"Starts of the same recipe differ by {between:.1%} (standard deviation). With tune_pairs "
                 f"{self.settings.pairs} a variation with a gain of {gain:.1%} is confirmed with a probability of "

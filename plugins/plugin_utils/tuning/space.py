@@ -38,8 +38,8 @@ def problems(space: Any) -> Iterator[str]:
 
 def load_problems(
     space: Space, concurrency: Mapping[str, int], tools: Sequence[str], gpus: int, instances: int
-) -> Iterator[str]:
-    """Yield why loads cannot rank the values of a space.
+) -> list[str]:
+    """Return why loads cannot rank the values of a space.
 
     ``concurrency``: the most requests at a time by scenario; ``tools``: those of the scenarios; ``gpus`` and
     ``instances``: those of the inventory's recipe. Values that no load reaches act alike, so noise would choose between
@@ -50,18 +50,20 @@ def load_problems(
     counts = [gpus // int(value["gpus_per_instance"]) for value in every if value.get("gpus_per_instance")]
     batch, most = max(batches, default=1), max([*counts, instances])
     highest = max(concurrency.values(), default=0)
+    found = []
     if most > 1 and "benchmark_serving" in tools:
-        yield (
+        found.append(
             f"benchmark_serving measures one instance; {most} are tried. Set the scenario's tool to aiperf in "
             "benchmark_scenario_options."
         )
     if (counts or batch > 1) and highest < batch * most:
         tried = f"max_batch_size {batch} on {most} instance(s)" if batch > 1 else f"{most} instances"
-        yield (
+        found.append(
             f"benchmark_scenarios ({', '.join(concurrency)}) has at most {highest} requests at a time; tune_space "
             f"tries {tried}, so it needs {batch * most}. Choose another scenario, set its concurrency in "
             "benchmark_scenario_options, or leave the larger values out of tune_space."
         )
+    return found
 
 
 def variables(space: Space, choice: Mapping[str, int]) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.kv_transport import (
     ROWS,
     KvTransportError,
     Transfer,
-    has_rdma,
     read_transfers,
     slow_transfers,
     unit_transfers,
+    units_with_rdma,
 )
 
 FIXTURES = Path(__file__).parents[2] / "fixtures/ucx"
@@ -154,7 +154,7 @@ def test_rdma_that_the_settings_exclude_is_not_expected(tmp_path: Path, environm
     (release / "environment").write_text(environment)
     command = "docker run --env-file /etc/trtllm-fleet/dynamo/decode-0/releases/9f2c/environment image"
     (tmp_path / "etc/systemd/system/w.service").write_text(f"[Service]\nExecStart=/usr/bin/{command}\n")
-    assert has_rdma("w.service", tmp_path) is rdma
+    assert units_with_rdma(["w.service"], tmp_path) == ({"w.service"} if rdma else set())
 
 
 @pytest.mark.parametrize(

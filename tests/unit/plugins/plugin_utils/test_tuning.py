@@ -20,7 +20,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.search import 
 )
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.space import Choice, load_problems, named, variables
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.trial import pareto, pooled, score, trial
-from tools.statistics.tuning import FALSE, FOUND, GAIN, Effects, shares
+from tools.statistics.tuning import FALSE, FASTER, FOUND, GAIN, shares
 
 SPACE: dict[str, list[dict[str, Any]]] = {
     "batch size": [{"engine_options": {"max_batch_size": size}} for size in (16, 256, 1024)],
@@ -239,8 +239,8 @@ def test_a_detectable_gain_is_confirmed_in_four_of_five(spread: float, pairs: in
 
 def test_error_rates_at_a_spread_of_one_percent() -> None:
     """The whole table is `make check-statistics`; 60 searches say as much in seconds."""
-    assert shares(Effects({}), 0.01, 60, 1)[0] <= FALSE
-    assert shares(Effects({("1", 1): GAIN}), 0.01, 60, 1)[1] >= FOUND
+    assert shares({}, 0.01, 60, 1)[0] <= FALSE
+    assert shares(FASTER, 0.01, 60, 1)[1] >= FOUND
 
 
 def test_later_dimensions_are_merged_on_top() -> None:
@@ -269,7 +269,7 @@ def test_an_invalid_space_is_rejected(space: Any, words: str) -> None:
 
 
 def loads_for(space: Any, users: int, tools: Any = ("aiperf",), instances: int = 1) -> list[str]:
-    return list(load_problems(space, {"smoke": 1, "large": users}, tools, gpus=8, instances=instances))
+    return load_problems(space, {"smoke": 1, "large": users}, tools, gpus=8, instances=instances)
 
 
 @pytest.mark.parametrize(("users", "enough"), [(2, False), (1024, False), (8191, False), (8192, True)])
