@@ -165,7 +165,9 @@ class Dynamo:
 
 
 @contextmanager
-def two_sides(folder: Path, image: str = "", releases: Sequence[str] = ()) -> Iterator[Dynamo]:
+def two_sides(
+    folder: Path, image: str = "", releases: Sequence[str] = (), gateways: Sequence[str] = ("dyn-1", "dyn-2")
+) -> Iterator[Dynamo]:
     """Deploy hosts with two workers of each kind, and two frontends on the hosts of the gateways.
 
     image: the first image, by default the lab's; releases: of Dynamo, which the registry then has besides the lab's.
@@ -176,7 +178,7 @@ def two_sides(folder: Path, image: str = "", releases: Sequence[str] = ()) -> It
         "prefill": ["dyn-1", "dyn-3"],
         "decode": ["dyn-2", "dyn-4"],
     }
-    dynamo = Dynamo(4, folder, places, gateways=("dyn-1", "dyn-2"))
+    dynamo = Dynamo(4, folder, places, gateways=gateways)
     dynamo.variables = {"dynamo_image": image} if image else {}
     options = {"lab_recreate": ",".join(dynamo.names)} | ({"lab_dynamo_releases": [*releases]} if releases else {})
     lab("up", "--extra-vars", json.dumps(options), environment=dynamo.environment)

@@ -136,6 +136,17 @@ def test_host_that_cannot_return_stays_drained(dynamo: Dynamo) -> None:
     assert status(dynamo)["dyn-4"]["verdict"] == "drained"
 
 
+def test_returning_worker_with_a_closed_port_is_refused(dynamo: Dynamo, load: Load) -> None:
+    """It registers and is healthy, and requests to it end in a timeout. So no client may get it."""
+    closed = "INPUT --protocol tcp --destination-port 9250 --jump DROP"
+    dynamo.shell("dyn-4", f"iptables --insert {closed}")
+    run = dynamo.play(playbook=UNDRAIN, only=["dyn-4"])
+    dynamo.shell("dyn-4", f"iptables --delete {closed}")
+    assert run.status != 0
+    assert "decode-0 is stopped; it has no previous release" in said(run)
+    assert status(dynamo)["dyn-4"]["verdict"] == "drained"
+
+
 def test_host_is_drained_while_the_first_frontend_is_off(dynamo: Dynamo) -> None:
     """The gateway of that host is lost with it, and a worker needs no gateway."""
     dynamo.deploy(playbook=UNDRAIN, only=["dyn-4"])

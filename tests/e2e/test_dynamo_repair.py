@@ -87,6 +87,36 @@ def test_repair_that_would_interrupt_serving_is_refused(dynamo: Dynamo) -> None:
     assert {name for name in before if after[name] != before[name]} == {"dyn-3 prefill-0"}
 
 
+def test_worker_that_always_fails_stays_down_until_the_next_run(dynamo: Dynamo) -> None:
+    unit = "trtllm-dynamo-decode-0"
+
+    def shown(name: str) -> str:
+        return dynamo.shell("dyn-4", f"systemctl show --property={name} --value {unit}").strip()
+
+    # An outage of etcd and NATS does not count, however often the worker starts during it.
+    dynamo.shell("dyn-1", "systemctl stop trtllm-dynamo-etcd trtllm-dynamo-nats")
+    starts = set()
+
+    def started_often() -> bool:
+        starts.add(shown("InvocationID"))
+        return len(starts) > 3
+
+    assert wait_for(started_often, 300)
+    assert int(shown("NRestarts")) <= 1
+    assert "No etcd answered on port 2379" in dynamo.shell("dyn-4", f"journalctl --unit {unit}")
+    dynamo.shell("dyn-1", "systemctl start trtllm-dynamo-etcd trtllm-dynamo-nats")
+    for _ in range(5):
+        assert wait_for(dynamo.complete, 120)
+        dynamo.kill("dyn-4", "decode")
+        assert wait_for(lambda: not dynamo.complete(), 60)
+    assert wait_for(lambda: shown("ActiveState") == "failed", 60)
+    report = dynamo.deploy(playbook="playbooks/status.yml")
+    assert f"{unit}" in said(report)
+    assert "start limit" in said(report)
+    dynamo.deploy()
+    assert wait_for(dynamo.complete, 120)
+
+
 def test_host_that_an_operator_drained_stays_drained(dynamo: Dynamo) -> None:
     dynamo.deploy(playbook="playbooks/drain.yml", only=["dyn-4"])
     # Of this boot are the remedies of the first test, so it needs another one.

@@ -19,11 +19,13 @@ ROLLOUT, ROLLBACK = "playbooks/rollout_dynamo.yml", "playbooks/rollback_dynamo.y
 LOCK = "/var/lib/trtllm-fleet/rollout.json"
 IMAGE = "registry.origin.test/nvidia/ai-dynamo/tensorrtllm-runtime"
 BEFORE, AFTER = f"{IMAGE}:1.3.1", f"{IMAGE}:1.4.2"
+# The lock is on the first, which is another host than the first of the play.
+GATEWAYS = ("dyn-2", "dyn-1")
 
 
 @pytest.fixture(scope="module")
 def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dynamo]:
-    with two_sides(tmp_path_factory.mktemp("dynamo"), BEFORE, releases=["1.3.1"]) as dynamo:
+    with two_sides(tmp_path_factory.mktemp("dynamo"), BEFORE, releases=["1.3.1"], gateways=GATEWAYS) as dynamo:
         yield dynamo
 
 
@@ -129,17 +131,18 @@ def test_second_run_changes_nothing(dynamo: Dynamo) -> None:
 def test_second_rollout_is_rejected(dynamo: Dynamo) -> None:
     before = dynamo.runs()
     lock = Lock("x", "root@elsewhere", began=time.time(), expires=time.time() + 900, rollout="y")
-    dynamo.shell("dyn-1", f"printf %s {shlex.quote(json.dumps(asdict(lock)))} > {LOCK}")
+    dynamo.shell(GATEWAYS[0], f"printf %s {shlex.quote(json.dumps(asdict(lock)))} > {LOCK}")
     for playbook, hosts in {
         ROLLOUT: (),
         ROLLBACK: (),
         "playbooks/repair_dynamo.yml": (),
         "playbooks/drain.yml": ("dyn-4",),
+        "playbooks/undrain.yml": ("dyn-4",),
     }.items():
         run = dynamo.play(playbook=playbook, only=hosts)
         assert run.status != 0
         assert "root@elsewhere holds the rollout lock since" in said(run)
-    dynamo.shell("dyn-1", f"rm {LOCK}")
+    dynamo.shell(GATEWAYS[0], f"rm {LOCK}")
     assert dynamo.runs() == before
 
 

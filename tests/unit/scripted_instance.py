@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,11 +38,9 @@ def wait_for(condition: Callable[[], Any], seconds: float = 20) -> Any:
 
 
 def in_parallel(run: Callable[[int], None], number: int) -> None:
-    threads = [threading.Thread(target=run, args=(one,)) for one in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    """Call a function with 0, 1 and so on, each in a thread. Raises the exception of the first that has one."""
+    with ThreadPoolExecutor(number) as pool:
+        list(pool.map(run, range(number)))
 
 
 # --- HTTP -------------------------------------------------------------------------------------------------------------
@@ -177,9 +176,9 @@ class Exchange:
 
 
 class Gateway:
-    """A gateway without TLS, with one instance. All requests are copied for a canary."""
+    """A gateway without TLS, with one instance. ``copied``: how many of 10,000 requests are copied for a canary."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, copied: int) -> None:
         self.folder = folder
         self.instance = Instance(socket.create_server(("127.0.0.1", 0), backlog=100))
         self.lines: list[dict[str, Any]] = []
@@ -214,7 +213,7 @@ class Gateway:
         text = text.replace("log /dev/log ", f"log 127.0.0.1:{self.log.getsockname()[1]} ")
         text = text.replace(f" ssl crt {folder}/crt alpn h2,http/1.1", "")
         config = gateway_config.install(folder, text, **given)
-        (folder / "shadow.map").write_text(f"{MODEL} {(int(time.time()) + 3600) * 100000 + 10000}\n")
+        (folder / "shadow.map").write_text(f"{MODEL} {(int(time.time()) + 3600) * 100000 + copied}\n")
         for run in (self.instance.run, self.listen, self.receive_copies):
             threading.Thread(target=run, daemon=True).start()
         with (folder / "output").open("w") as output:
@@ -291,9 +290,9 @@ class Gateway:
 
 
 @contextmanager
-def running_gateway(folder: Path) -> Iterator[Gateway]:
+def running_gateway(folder: Path, copied: int = 10000) -> Iterator[Gateway]:
     """Run a gateway whose filter never fails."""
-    gateway = Gateway(folder)
+    gateway = Gateway(folder, copied)
     try:
         yield gateway
         assert gateway.alerts == []

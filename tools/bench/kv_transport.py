@@ -64,7 +64,7 @@ def container(options: argparse.Namespace, way: Way, end: int, test: Sequence[st
     gpus = options.gpus if way.both_gpus else [options.gpus[end]]
     environment = {"UCX_PROTO_INFO": TABLES, "UCX_LOG_FILE": "stderr"}
     if way.both_gpus:
-        environment["CUDA_VISIBLE_DEVICES"] = str(end)
+        environment |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(end)}
     command = [options.perftest, *test, "-p", str(PORT)]
     if end and not way.same_number:
         # As a child of the shell it does not have the number 1.

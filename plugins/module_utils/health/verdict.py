@@ -126,21 +126,29 @@ def restarts(
     """Return the fault for each unit of an engine that this host may restart by itself now.
 
     ``connections``: open requests by instance. Nothing restarts an engine while an answer flows or before the gateways
-    know of the fault, one that a person or a playbook stopped, or one of a temporary release.
+    know of the fault, one that a person or a playbook stopped, or one of a temporary release. No gateway knows a worker
+    of Dynamo, and one at its start limit has no answers.
     """
     temporary = any(
         one["signal"] == "unit" and one["kind"] == "restore" and one["active"] == "active" for one in signals
     )
     if mode_problem("restart_engine", mode) or temporary:
         return {}
-    units = {one["name"]: one for one in signals if one["signal"] == "instance"}
+    units = {
+        one["name"]: {"unit": one["name"], **one}
+        for one in signals
+        if one["signal"] == "instance" or (one["signal"] == "unit" and one["kind"] == "worker")
+    }
     found: dict[str, str] = {}
     for one in faults:
         finding = one.finding
         instance = units.get(str(finding.signal.get("name")))
         if not instance or finding.remedy != "restart_engine" or finding.consequence_of:
             continue
-        if not finding.fault.out_of_service or connections.get(instance["name"], 0) or now - one.since < NOTICE:
+        worker = instance["signal"] == "unit"
+        if not (worker or finding.fault.out_of_service):
+            continue
+        if connections.get(instance["name"], 0) or now - one.since < NOTICE:
             continue
         runs = instance["active"] == "active" or instance["start_limit_reached"]
         if runs and not limit_problem("restart_engine", instance["unit"], remedies, now):

@@ -121,10 +121,10 @@ def _together(groups: Sequence[Mapping[str, str]]) -> Iterator[str]:
             yield f"{few(given)} set, and {few(missing)} not. Set all of these or none."
 
 
-def _numbers(numbers: Mapping[str, Sequence[int]]) -> Iterator[str]:
+def _numbers(numbers: Mapping[str, Sequence[int | str]]) -> Iterator[str]:
     """Numbers below their minimum."""
     for variable, (number, minimum) in numbers.items():
-        if int(number) < minimum:  # the command line gives text
+        if int(number) < int(minimum):  # the command line gives text
             yield f"{variable} is {number}. Set {variable} to {minimum} or more."
 
 

@@ -1,7 +1,7 @@
 """End the lease in etcd of a worker whose container has ended; until then frontends send requests to it.
 
 The worker's unit runs it from the worker's release: python3 end_lease.py [CA CERTIFICATE KEY]
-If the host fails, the lease expires.
+If the host fails, the lease expires. The exit status is 75 if no member of etcd answered.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 # Seconds for a request to a member of etcd.
 TIMEOUT = 3
+UNANSWERED = 75
 # Range of the keys of all workers, Dynamo 1.0 to 1.6. The end of a range is the key after it.
 WORKERS = {"key": "v1/instances/", "range_end": "v1/instances0"}
 
@@ -52,7 +53,7 @@ def main(arguments: list[str]) -> int:
             print(f"{endpoint}: {error}", file=sys.stderr)
         else:
             return 0
-    return 1
+    return UNANSWERED
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def test_one_healthy_member_of_etcd_is_enough(release: Path) -> None:
 
 def test_without_etcd_it_fails_with_the_reason(release: Path) -> None:
     ended = end(release, 9250, DEAD)
-    assert (ended.returncode, ended.stdout) == (1, "")
+    assert (ended.returncode, ended.stdout) == (75, "")
     assert DEAD in ended.stderr
     assert "refused" in ended.stderr
 
@@ -96,6 +96,6 @@ def test_without_etcd_it_fails_with_the_reason(release: Path) -> None:
 def test_another_server_at_the_port_of_etcd(release: Path) -> None:
     with etcd(reply(200, b"<html>")) as fake:
         ended = end(release, 9250, fake.url)
-    assert ended.returncode == 1
+    assert ended.returncode == 75
     assert "Traceback" not in ended.stderr
     assert revoked(fake) == []

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,8 @@ VARIABLES: dict[str, Any] = {
     "dynamo_client_config_dir": "/etc/docker-client",
     "dynamo_control_hosts": ["gpu1"],
     "dynamo_drain_timeout": 600,
+    "dynamo_start_limit": 5,
+    "dynamo_start_window": 21600,
     "dynamo_watch_timeout": 600,
     "dynamo_watch_start_timeout": 3600,
     "model_weights_result": {"path": "/weights"},
@@ -45,11 +51,15 @@ VARIABLES: dict[str, Any] = {
 }
 
 
+ENVIRONMENT = Environment(loader=FileSystemLoader(TEMPLATES), trim_blocks=True, undefined=StrictUndefined)
+ENVIRONMENT.filters["trtllm.fleet.container_options"] = container_options
+# Ansible has it.
+ENVIRONMENT.filters["quote"] = shlex.quote
+
+
 def lines(template: str = "worker", **given: Any) -> list[str]:
     """Return the whole lines of a unit, by default a prefill worker's."""
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), trim_blocks=True, undefined=StrictUndefined)
-    environment.filters["trtllm.fleet.container_options"] = container_options
-    return whole_lines(environment.get_template(f"{template}.service.j2").render({**VARIABLES, **given}))
+    return whole_lines(ENVIRONMENT.get_template(f"{template}.service.j2").render({**VARIABLES, **given}))
 
 
 def test_the_watchdog_of_a_worker_has_its_own_unit() -> None:
@@ -61,6 +71,80 @@ def test_the_watchdog_of_a_worker_has_its_own_unit() -> None:
     assert {f"--property={name}={UNIT}" for name in ("BindsTo", "After")} <= set(runner.split())
     names = [UNIT, "trtllm-dynamo-prefill-0", "http://10.0.0.1:9100", '""', "2,3"]
     assert program.split() == ["@release@/watchdog.py", *names, "600", "3600"]
+
+
+def test_a_worker_that_always_fails_reaches_its_start_limit() -> None:
+    """Even one that always dies at the end of its loading."""
+    (limit,) = (line for line in lines() if line.startswith("StartLimitBurst="))
+    (window,) = (line for line in lines() if line.startswith("StartLimitIntervalSec="))
+    assert int(window.split("=")[1]) > int(limit.split("=")[1]) * (600 + 3600 + 15)
+
+
+def test_a_frontend_has_no_start_limit() -> None:
+    given = {"dynamo_port": 8000, "dynamo_router_mode": "kv", "dynamo_ulimits": {}}
+    given |= {"__dynamo_encodings": "/encodings", "__dynamo_version": {"model_card": "nats"}}
+    assert [line for line in lines("frontend", **given) if line.startswith("StartLimit")] == ["StartLimitIntervalSec=0"]
+
+
+def test_a_worker_waits_for_docker_before_a_start_counts() -> None:
+    unit = lines()
+    wait = next(number for number, line in enumerate(unit) if "docker version" in line)
+    assert "TimeoutStartSec=infinity" in unit
+    assert wait < next(number for number, line in enumerate(unit) if "docker rm" in line)
+
+
+@pytest.mark.parametrize(
+    ("status", "program", "reset"),
+    [
+        ("137", 0, False),
+        ("1", 0, False),
+        ("1", 1, False),
+        ("0", 0, True),
+        ("125", 0, True),
+        ("143", 0, True),
+        ("1", 75, True),
+        ("0", 75, True),
+    ],
+)
+def test_only_own_failures_count_for_the_start_limit(tmp_path: Path, status: str, program: int, reset: bool) -> None:
+    """A worker ends with 0 after the loss of its lease, and cannot start without etcd."""
+    (line,) = [line for line in lines() if line.startswith("ExecStopPost=")]
+    (tmp_path / "end_lease.py").write_text(f"import sys\nsys.exit({program})\n")
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text('#!/bin/sh\necho "$@"\n')
+    systemctl.chmod(0o755)
+    command = line.removeprefix("ExecStopPost=-").replace("@release@", str(tmp_path)).replace("$$", "$")
+    done = subprocess.run(
+        shlex.split(command.replace("/usr/bin/python3", sys.executable)),
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "EXIT_STATUS": status},
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == (f"reset-failed {UNIT}\n" if reset else "", "")
+
+
+@pytest.mark.parametrize("answering", ["neither", "etcd", "both"])
+def test_a_component_starts_once_etcd_and_nats_answer(tmp_path: Path, answering: str) -> None:
+    """Without them it ends with 0, which counts for no start limit."""
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        ports = [server.getsockname()[1] for server in (first, second)]
+        unused = 1
+        script = ENVIRONMENT.get_template("start.sh.j2").render(
+            component=COMPONENT,
+            dynamo_nats_password="",
+            dynamo_etcd_port=ports[0] if answering != "neither" else unused,
+            dynamo_nats_port=ports[1] if answering == "both" else unused,
+            __dynamo_tls=False,
+            __dynamo_control_addresses=["127.0.0.2", "127.0.0.1"],
+            __dynamo_worker_command=["echo", "started"],
+        )
+        file = tmp_path / "start.sh"
+        file.write_text(script.replace("+ 60", "+ 1"))
+        done = subprocess.run(["sh", file], text=True, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "started\n" if answering == "both" else "")
+    assert ("No etcd answered" in done.stderr) == (answering != "both")
 
 
 def test_a_worker_without_a_watchdog() -> None:

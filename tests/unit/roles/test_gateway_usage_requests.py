@@ -300,6 +300,27 @@ def test_copies_for_a_canary_have_the_whole_answer(gateway: Gateway) -> None:
     assert (copy.path, copy.answer.body, copy.answer.streamed) == (CHAT, CHAT_STREAM.whole, True)
 
 
+@pytest.mark.parametrize("copied", [100, 500])
+def test_a_share_of_the_requests_is_copied(tmp_path: Path, copied: int) -> None:
+    """Within five standard deviations: another result is one in 1.7 million."""
+    threads, each = 4, 500
+    with running_gateway(tmp_path, copied) as gateway:
+        answer = b"".join([*CHAT_STREAM.events, *CHAT_STREAM.last])
+
+        def run(thread: int) -> None:
+            for number in range(each):
+                name = gateway.script(event_stream([CHAT_STREAM.whole]))
+                body = request_body(stream=True, prompt=f"{thread} {number}")
+                with gateway.connect() as connection:
+                    connection.sendall(gateway.request(name, body))
+                    assert read_message(connection).body == answer
+
+        in_parallel(run, threads)
+        time.sleep(0.5)  # copies wait for 0.05 s
+        requests, share = threads * each, copied / 10000
+        assert abs(len(gateway.copies) - requests * share) < 5 * (requests * share * (1 - share)) ** 0.5
+
+
 # --- interruptions ----------------------------------------------------------------------------------------------------
 
 

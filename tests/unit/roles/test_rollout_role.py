@@ -6,14 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 HOSTS = ["gpu1", "gpu2"]
+HOWS = ("include", "import")
 VARIABLES: dict[str, Any] = {
     "ansible_connection": "local",
     "ansible_python_interpreter": sys.executable,
@@ -147,3 +150,24 @@ def test_silent_gateway_fails_the_plan_once_for_all_hosts(tmp_path: Path) -> Non
     assert failed.count("fatal: [") == 1
     assert "Gateway gateway1 does not answer or does not run HAProxy" in failed
     assert "goes on" not in failed
+
+
+def tasks_of(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for task in tasks:
+        yield task
+        for part in ("block", "rescue", "always"):
+            yield from tasks_of(task.get(part, []))
+
+
+def has_lock(play: dict[str, Any]) -> bool:
+    used = [task.get(f"ansible.builtin.{how}_role", {}) for task in tasks_of(play["tasks"]) for how in HOWS]
+    return any(one.get("name") == "trtllm.fleet.rollout" and one.get("tasks_from") == "lock" for one in used)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "playbooks").glob("*.yml")), ids=lambda path: path.stem)
+def test_each_play_with_the_lock_names_its_host(path: Path) -> None:
+    """Without it a play would have the lock on its own first host. Variables of a play are of that play only."""
+    for play in yaml.safe_load(path.read_text()):
+        if "tasks" in play and has_lock(play):
+            files = [yaml.safe_load((path.parent / name).read_text()) for name in play.get("vars_files", [])]
+            assert any("rollout_lock_host" in one for one in (play.get("vars", {}), *files)), play["name"]

@@ -53,6 +53,10 @@ CATALOGUE = load_catalogue(
         row("gpu_narrow", signal="gpu", pcie_narrow=True),
         row("container_without_gpu", "restart_engine", signal="container", gpus=False),
         row("instance_down", "restart_engine", signal="instance", active=["failed", "inactive"]),
+        {
+            **row("worker_down", "restart_engine", signal="unit", kind="worker", active="failed"),
+            "out_of_service": False,
+        },
         {**row("hot", signal="gpu", slowdown="hot"), "out_of_service": False, "severity": "warning"},
     ]
 )
@@ -211,6 +215,14 @@ def test_an_engine_may_be_restarted_again_later() -> None:
 
 def test_an_engine_that_reached_its_start_limit_is_started() -> None:
     assert chosen(instance(active="failed", healthy=False, start_limit_reached=True)) == {UNIT: "instance_down"}
+
+
+@pytest.mark.parametrize("limit", [True, False])
+def test_a_worker_of_dynamo_that_reached_its_start_limit_is_started(limit: bool) -> None:
+    """One that failed otherwise is started by systemd or was stopped by a person."""
+    unit = "trtllm-dynamo-decode-0.service"
+    worker = {"signal": "unit", "kind": "worker", "name": unit, "active": "failed", "start_limit_reached": limit}
+    assert chosen(worker) == ({unit: "worker_down"} if limit else {})
 
 
 @pytest.mark.parametrize(

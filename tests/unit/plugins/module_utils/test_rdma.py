@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.rdma import read_ports, read_rdma
+from ansible_collections.trtllm.fleet.plugins.module_utils.rdma import rdma_usable, read_ports, read_rdma
+from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 
 class Tree:
@@ -114,3 +116,29 @@ def test_how_a_device_reads_the_memory_of_gpus(tree: Tree, flavour: str, peermem
     assert not read_rdma([], flavour, tree.sys, tree.dev)["verbs"]
     (tree.dev / "infiniband/uverbs0").touch()
     assert read_rdma([], flavour, tree.sys, tree.dev)["verbs"]
+
+
+def test_a_real_host_with_eight_fast_ports_and_a_bond(tree: Tree) -> None:
+    """Beside eight ports of InfiniBand it has a bond of two ports of Ethernet, which UCX could use as well."""
+    for name, ports in json.loads((ROOT / "tests/unit/fixtures/rdma_h100x8.json").read_text()).items():
+        tree.nic(name, "", *ports.values())
+    (tree.dev / "infiniband").mkdir()
+    (tree.dev / "infiniband/uverbs0").touch()
+    found = read_rdma([], "open", tree.sys, tree.dev)
+    assert [(port["device"], port["link_layer"], port["state"], port["rate_gbps"]) for port in found["ports"]] == [
+        *((f"mlx5_{number}:1", "InfiniBand", "ACTIVE", 400.0) for number in (0, 1, 4, 5, 6, 7, 8, 9)),
+        ("mlx5_bond_0:1", "Ethernet", "ACTIVE", 200.0),
+    ]
+    assert rdma_usable(found, "mlx5_0:1,mlx5_9")
+    assert not rdma_usable(found, "mlx5_2:1")
+
+
+def test_a_real_virtual_machine_whose_driver_found_no_device(tree: Tree) -> None:
+    """One with an H200, driver 580, on 2026-11-29: module mlx5_ib is loaded, and /dev/infiniband has rdma_cm alone."""
+    (tree.sys / "class/infiniband").mkdir(parents=True)
+    (tree.sys / "module/mlx5_ib").mkdir(parents=True)
+    (tree.dev / "infiniband").mkdir()
+    (tree.dev / "infiniband/rdma_cm").touch()
+    found = read_rdma([], "open", tree.sys, tree.dev)
+    assert found == {"ports": [], "verbs": False, "gpu_memory": "dmabuf"}
+    assert not rdma_usable(found, "")
