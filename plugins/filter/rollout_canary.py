@@ -26,6 +26,11 @@ options:
     type: list
     elements: str
     required: true
+  models:
+    description: The models whose instances were updated on this host.
+    type: list
+    elements: str
+    required: true
   max_failed:
     description: Percentage points by which its share of failed requests may be above that of the others.
     type: float
@@ -48,8 +53,8 @@ EXAMPLES = r"""
     that: worse | length == 0
   vars:
     worse: >-
-      {{ 'gpu1' | trtllm.fleet.rollout_canary(gateways.results, ['gpu1', 'gpu2'], max_failed=1, max_ratio=2,
-                                                min_requests=20) }}
+      {{ 'gpu1' | trtllm.fleet.rollout_canary(gateways.results, ['gpu1', 'gpu2'], ['openai/gpt-oss-120b'],
+                                                max_failed=1, max_ratio=2, min_requests=20) }}
 """
 
 RETURN = r"""

@@ -33,8 +33,9 @@ options:
     description:
       - V(staged) writes the release of O(files), and changes no running unit.
       - V(started) stops and removes the units of other releases. Then it links, enables and starts those of release
-        O(name), all at the same time, without waiting for the instances. A unit that runs already restarts only with
-        O(restart). With O(only) it starts some units of the release, and all others stay as they are.
+        O(name), all at the same time, without waiting for the instances. A unit that runs already restarts with
+        O(restart), or if it is of another release. It does not if its own file and the files that this names are the
+        same there. With O(only) it starts some units of the release, and all others stay as they are.
       - V(verified) records that release O(name) was verified, and removes old releases. Then it removes the images that
         role P(trtllm.fleet.container_image#role) brought for them, unless a kept release names them or a container uses
         them.
@@ -119,6 +120,12 @@ path:
   returned: except for V(stopped)
   type: str
   sample: /etc/trtllm-fleet/releases/3f786850e387
+alike:
+  description: Units of the verified release that run the same in this one, so that they do not restart for it.
+  returned: state=staged
+  type: list
+  elements: str
+  sample: [trtllm-serve-1.service]
 previous:
   description:
     - Name of the release to roll back to; empty if there is none or it is this one. It is the release verified last.
@@ -200,6 +207,7 @@ def apply(releases: HostReleases, given: dict[str, Any]) -> dict[str, Any]:
             diff=staged.differences,
             name=staged.name,
             path=str(releases.path(staged.name)),
+            alike=releases.alike({**given["files"], **(given["secrets"] or {})}),
             previous=previous,
             replaces=releases.description_or_none(previous),
             secrets_changed=bool(previous) and not has_secrets(releases.path(previous), given["secrets"] or {}),

@@ -107,10 +107,12 @@ history:
       type: bool
       sample: true
 target:
-  description: C(name) and C(description) of the release O(target).
+  description: >-
+    C(name) and C(description) of the release O(target), and C(alike), the units of the verified release that run the
+    same in it.
   returned: with O(target)
   type: dict
-  sample: {name: 89e6c98d9288, description: {model: openai/gpt-oss-120b}}
+  sample: {name: 89e6c98d9288, description: {model: openai/gpt-oss-120b}, alike: [trtllm-serve-1.service]}
 description:
   description: Content of C(release.json) of the verified release; V(null) without a readable one.
   returned: success

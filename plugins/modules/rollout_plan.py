@@ -87,8 +87,15 @@ canaries:
   type: list
   elements: str
   sample: [gpu1]
+models:
+  description: The models whose instances are updated, by host.
+  returned: success
+  type: dict
+  sample: {gpu1: [openai/gpt-oss-120b]}
 instance_batches:
-  description: Names of the instances in each batch, by host. An empty list means all instances.
+  description: >-
+    Names of the instances in each batch, by host. An empty list means all instances. Instances that run the same in
+    both releases are in no batch.
   returned: success
   type: dict
   sample: {gpu1: [[serve-0], [serve-1]], gpu2: [[]]}

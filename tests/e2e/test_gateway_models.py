@@ -324,6 +324,29 @@ def test_rollout_of_one_model_touches_no_other(inventory: Path, numbers: tuple[i
     assert changed == set(numbers)
 
 
+def test_rollout_of_one_model_of_a_host_leaves_the_other_running(inventory: Path) -> None:
+    host = FLEET.gpu_names[3]
+
+    def runs() -> list[str]:
+        return [FLEET.shell(host, f"systemctl show -P InvocationID trtllm-serve-{number}") for number in range(2)]
+
+    known = inventory.read_text()
+    variables = yaml.safe_load(known)
+    variables["gpu_hosts"]["hosts"][host]["serving_recipe_models"][1]["engine_options"] = {"max_batch_size": 64}
+    inventory.write_text(yaml.safe_dump(variables))
+    before = runs()
+    run = FLEET.play("rollout", "-i", str(inventory), "--limit", host, **options())
+    assert run.status == 0, run.output
+    assert f"{host}: no change of serve-0" in run.output
+    after = runs()
+    assert (after[0], after[1] != before[1]) == (before[0], True)
+    assert "max_batch_size: 64" in FLEET.shell(host, "cat /etc/trtllm-fleet/verified/engine*.yaml")
+    run = FLEET.play("rollback", "-i", str(inventory), "--limit", host, **options())
+    assert run.status == 0, run.output
+    assert (runs()[0], runs()[1] != after[1]) == (before[0], True)
+    inventory.write_text(known)
+
+
 def test_host_changes_its_model(inventory: Path) -> None:
     gateway = FLEET.address(FLEET.gateway_names[0])
     variables = yaml.safe_load(inventory.read_text())

@@ -104,6 +104,43 @@ def write_release(
     return StagedRelease(directory.name, intact, differences)
 
 
+def release_texts(directory: Path) -> dict[str, str]:
+    """Return the files of a release by name, as ``write_release`` takes them."""
+    return {
+        file: (directory / file).read_text(errors="replace").replace(str(directory), PLACEHOLDER)
+        for file in file_names(directory)
+        if file != SUMS and (directory / file).is_file()
+    }
+
+
+def alike_units(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Return the units that run the same in two releases, each given as the texts of its files by name.
+
+    A file that no unit names is of all units, other than the description.
+    """
+    if _common(old) != _common(new):
+        return []
+    units = sorted(name for name in new if name.endswith(UNIT_SUFFIX) and name in old)
+    return [unit for unit in units if _used(unit, old) == _used(unit, new)]
+
+
+def _common(texts: Mapping[str, str]) -> dict[str, str]:
+    used = {name for unit in texts if unit.endswith(UNIT_SUFFIX) for name in _used(unit, texts)}
+    return {name: text for name, text in texts.items() if name not in used and name != DESCRIPTION}
+
+
+def _used(file: str, texts: Mapping[str, str]) -> dict[str, str]:
+    """Return a file, those that it names with a path, and those that these name."""
+    used: dict[str, str] = {}
+    left = [file]
+    while left:
+        name = left.pop()
+        if name not in used:
+            used[name] = texts[name]
+            left += [other for other in texts if re.search(rf"/{re.escape(other)}(?![\w.@-])", texts[name])]
+    return used
+
+
 def has_secrets(directory: Path, secrets: Mapping[str, str]) -> bool:
     """Return whether a release has exactly these secrets, by file name."""
     private = {file for file in file_names(directory) if file != SUMS and _is_secret(directory / file)}

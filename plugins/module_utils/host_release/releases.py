@@ -19,9 +19,11 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.director
     DESCRIPTION,
     ReleaseError,
     StagedRelease,
+    alike_units,
     check_files,
     file_names,
     release_name,
+    release_texts,
     remove_path,
     unit_names,
     write_release,
@@ -115,7 +117,7 @@ class HostReleases:
         return [self._entry(1, verified, self._verified.lstat().st_mtime)] if verified else []
 
     def rollback_target(self, name: str) -> dict[str, Any]:
-        """Return the name and the description of a release.
+        """Return the name and the description of a release, and the verified release's units that run the same in it.
 
         Raises ReleaseError if it was not verified on this host, was removed, or lacks its weights or image.
         """
@@ -133,7 +135,7 @@ class HostReleases:
                 f"release {name} has no {' and no '.join(missing)} on the host; a rollback needs both weights and "
                 "image. Run rollout.yml with the values of that release, or set rollback_to to another release"
             )
-        return {"name": name, "description": description}
+        return {"name": name, "description": description, "alike": self.alike(release_texts(self.path(name)))}
 
     def description(self, name: str) -> dict[str, Any] | None:
         """Return the description of a release; None if check mode did not write it. Raises ReleaseError."""
@@ -162,11 +164,17 @@ class HostReleases:
         name = release_name({**files, **secrets})
         return write_release(self.path(name), files, secrets, self.path(self.verified() or name), self._check_mode)
 
+    def alike(self, texts: Mapping[str, str]) -> list[str]:
+        """Return the units of the verified release that run the same in a release with these files, by name."""
+        verified = self.verified()
+        return alike_units(release_texts(self.path(verified)), texts) if verified else []
+
     def start(self, name: str, restart: bool, units: Sequence[str] = (), only: Sequence[str] = ()) -> UnitChanges:
         """Start the units of a release and remove those of all others, without waiting for the instances.
 
-        Units that run already restart with ``restart``, or if they are of another release. With ``only``, start these
-        units and leave all others as they are. In check mode ``units`` names those of a release that is not written.
+        Units that run already restart with ``restart``, or if they are of another release, unless they run the same in
+        both. With ``only``, start these units and leave all others as they are. In check mode ``units`` names those of
+        a release that is not written.
         """
         directory = self.path(name)
         known = units if units and self._check_mode else unit_names(directory)
@@ -175,7 +183,16 @@ class HostReleases:
         unknown = sorted(set(only) - set(known))
         if unknown:
             raise ReleaseError(f"{directory} has no {', '.join(unknown)}; it has {', '.join(known)}")
-        return self._units.apply({unit: str(directory / unit) for unit in only or known}, restart, others=not only)
+        wanted = {unit: str(directory / unit) for unit in only or known}
+        texts = release_texts(directory)
+        linked = {unit: release for unit, release in self._units.linked().items() if unit in wanted}
+        alike = {
+            unit
+            for release in sorted({*linked.values()} - {name})
+            for unit in alike_units(release_texts(self.path(release)), texts)
+            if linked.get(unit) == release
+        }
+        return self._units.apply(wanted, restart, others=not only, alike=alike)
 
     def stop(self) -> UnitChanges:
         """Stop and remove the units of all releases."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,15 +59,18 @@ class UnitChanges:
         return "".join(f"{verb} {unit}\n" for verb, units in vars(self).items() for unit in units)
 
 
-def unit_changes(states: Mapping[str, UnitState], wanted: Mapping[str, str], restart: bool) -> UnitChanges:
+def unit_changes(
+    states: Mapping[str, UnitState], wanted: Mapping[str, str], restart: bool, alike: Collection[str] = ()
+) -> UnitChanges:
     """Return the changes from ``states`` to exactly the units in ``wanted``, each with the target of its link.
 
-    All units that are removed or restarted stop before the first start, as units may share GPUs and ports.
+    All units that are removed or restarted stop before the first start, as units may share GPUs and ports. ``restart``:
+    restart running units, but not those of ``alike``, whose target is another one in which they run the same.
     """
     remove = [unit for unit in states if unit not in wanted]
     link = [unit for unit, file in wanted.items() if states[unit].link != file]
     # "systemctl start" does not end the wait for a restart, so such a unit is stopped, too.
-    again = [unit for unit in wanted if restart or unit in link or states[unit].ending]
+    again = [unit for unit in wanted if ((restart or unit in link) and unit not in alike) or states[unit].ending]
     start = [unit for unit in wanted if unit in again or states[unit].stopped]
     # systemd's link for the boot names the target of the unit's own link, so it changes with that.
     enable = [unit for unit in wanted if unit in link or states[unit].enabled != "enabled"]
@@ -96,12 +99,13 @@ class ReleaseUnits:
         shown = self._check("systemctl", "show", "--property=ActiveState,SubState,UnitFileState", "--", *units)
         return paragraphs(units, shown)
 
-    def apply(self, wanted: Mapping[str, str], restart: bool, others: bool) -> UnitChanges:
+    def apply(self, wanted: Mapping[str, str], restart: bool, others: bool, alike: Collection[str] = ()) -> UnitChanges:
         """Start the wanted units, each with the target of its link, without waiting for them.
 
-        ``others``: remove the units of releases that are not wanted. Units that are not of a release stay.
+        ``restart``, ``alike``: as for ``unit_changes``. ``others``: remove the units of releases that are not wanted.
+        Units that are not of a release stay.
         """
-        changes = unit_changes(self._states(wanted, others), wanted, restart)
+        changes = unit_changes(self._states(wanted, others), wanted, restart, alike)
         if self._check_mode or not changes.changed:
             return changes
         self._systemctl("stop", changes.stop, STOP_TIMEOUT)

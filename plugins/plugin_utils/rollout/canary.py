@@ -13,11 +13,12 @@ def canary_problems(
     host: str,
     gateways: Sequence[Mapping[str, Any]],
     canaries: Sequence[str],
+    models: Sequence[str],
     max_failed: float,
     max_ratio: float,
     min_requests: int,
 ) -> list[str]:
-    """Return why a canary is worse than the hosts of its models that are not canaries; empty if it is not.
+    """Return why a canary is worse than the hosts of its ``models`` that are not canaries; empty if it is not.
 
     gateways: results of module ``gateway_info`` with traffic. For the limits see ``traffic_problems``.
     """
@@ -28,14 +29,14 @@ def canary_problems(
         if not canary:
             found.append(f"{host} is not behind {gateway['__rollout_gateway']}")
         found += [f"{host}.{name} {one['state']} {at}" for name, one in canary.items() if not one["up"]]
-        models = sorted({one["model"] for one in canary.values()})
-        for model in models:
+        served = {one["model"] for one in canary.values()}
+        for model in sorted(served.intersection(models)):
             ours = _traffic({host: canary}, model)
             others = {name: instances for name, instances in gateway["hosts"].items() if name != host}
             apart = {name: instances for name, instances in others.items() if name not in canaries}
             theirs = _traffic(apart, model) or _traffic(others, model)
             compared = (merge_traffic(ours), merge_traffic(theirs))
-            of = f"{at} {model}:" if len(models) > 1 else at
+            of = f"{at} {model}:" if len(served) > 1 else at
             found += [f"{of} {problem}" for problem in traffic_problems(*compared, max_failed, max_ratio, min_requests)]
     return found
 

@@ -25,8 +25,10 @@ class RolloutHost:
     """State and target of a host. Instances are counted by the model that they serve.
 
     runs, wanted: names of releases. instances, ready: the instances it runs, and those of them in service. will: those
-    it runs afterwards. withheld: those that an operator drained. batches: number of batches of its instances. platform:
-    changes of driver, Docker and toolkit, one sentence each.
+    it runs afterwards. withheld: those that an operator drained. batches: number of batches of its instances, and
+    updated: the models of those if they are updated one at a time; none if all are at once. staying: names of those
+    that run the same afterwards, and are not updated. platform: changes of driver, Docker and toolkit, one sentence
+    each.
     """
 
     name: str
@@ -37,6 +39,8 @@ class RolloutHost:
     will: Counter[str]
     withheld: Counter[str] = field(default_factory=Counter)
     batches: int = 1
+    updated: Sequence[str] = ()
+    staying: Sequence[str] = ()
     platform: Sequence[str] = ()
 
     @property
@@ -48,12 +52,14 @@ class RolloutHost:
     @property
     def away(self) -> Counter[str]:
         """Its instances in service that are drained at the same time during the update."""
-        return Counter(dict.fromkeys(+self.ready, 1)) if self.batches > 1 else +self.ready
+        if not self.updated:
+            return +self.ready
+        return Counter(dict.fromkeys((model for model in +self.ready if model in self.updated), 1))
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models that it serves afterwards."""
-        return tuple(sorted(self.will))
+        """The models whose instances are updated."""
+        return tuple(sorted(self.updated or self.will))
 
 
 def in_service(instances: Iterable[Mapping[str, Any]]) -> Counter[str]:
@@ -62,12 +68,12 @@ def in_service(instances: Iterable[Mapping[str, Any]]) -> Counter[str]:
 
 
 def instance_batches(
-    old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], whole: bool
+    old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], whole: bool, staying: Sequence[str] = ()
 ) -> list[list[str]]:
     """Return the batches in which the instances of a host are updated, by name.
 
-    One instance at a time if each new one has name, port and GPUs of an old one; otherwise all at once, which is an
-    empty list of names. whole: update all at once in any case.
+    One instance at a time, without those ``staying`` as they are, if each new one has name, port and GPUs of an old
+    one; otherwise all at once, which is an empty list of names. whole: update all at once in any case.
     """
 
     def places(instances: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
@@ -75,7 +81,7 @@ def instance_batches(
 
     if whole or len(new) < 2 or places(old) != places(new):
         return [[]]
-    return [[one["name"]] for one in new]
+    return [[one["name"]] for one in new if one["name"] not in staying] or [[]]
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,7 @@ def plan_steps(
         steps = 0
         while left:
             chosen, away = _chosen(left, sizes[min(steps, len(sizes) - 1)], serving, total, min_capacity)
-            concerned = {*models, *(model for host in chosen for model in host.instances)}
+            concerned = {*models, *(model for host in chosen for model in host.updated or host.instances)}
             serve, of = (sum(count[model] for model in concerned) for count in (serving - away, total))
             found.append(Step([host.name for host in chosen], serve, of, sorted(concerned), canary=steps == 0))
             for host in chosen:
@@ -196,10 +202,13 @@ def describe(
     lines.append("")
     chosen = [by_name[name] for step in plan for name in step.hosts]
     lines += [f"  {host.name}: {'; '.join(host.platform)}" for host in chosen if host.platform]
-    if any(host.batches > 1 for host in chosen):
-        lines.append(f"  one instance of a host after the other: {', '.join(h.name for h in chosen if h.batches > 1)}")
-    if any(host.batches == 1 for host in chosen):
-        lines.append(f"  all instances of a host at once: {', '.join(h.name for h in chosen if h.batches == 1)}")
+    for text, names in {
+        "one instance of a host after the other": [host.name for host in chosen if host.updated],
+        "all instances of a host at once": [host.name for host in chosen if not host.updated],
+    }.items():
+        if names:
+            lines.append(f"  {text}: {', '.join(names)}")
+    lines += [f"  {host.name}: no change of {', '.join(host.staying)}" for host in chosen if host.staying]
     lines.append(f"  about {minutes(expected)} in all")
     return "\n".join(lines)
 
@@ -251,7 +260,9 @@ def read_host(
     platform = [] if host_plan["back"] else platform
     # The running units differ from the release that was verified.
     edited = host_plan["restart"] and runs["verified"] == wanted
-    batches = instance_batches(served, recipe["instances"], whole=edited or bool(platform))
+    kept = staying(host_plan)
+    batches = instance_batches(served, recipe["instances"], edited or bool(platform), kept)
+    names = {name for batch in batches for name in batch}
     return RolloutHost(
         name=name,
         runs="" if edited else runs["verified"],
@@ -262,8 +273,22 @@ def read_host(
         will=by_model(recipe),
         withheld=instances_withheld(name, gateways),
         batches=len(batches),
+        updated=sorted(by_model({**recipe, "instances": [one for one in recipe["instances"] if one["name"] in names]})),
+        staying=kept if names else [],
         platform=platform,
     ), batches
+
+
+def staying(host_plan: Mapping[str, Any]) -> list[str]:
+    """Return the names of a host's instances that run the same release and, afterwards, the same as now."""
+    runs = host_plan["runs"]
+    if runs["verified"] == host_plan["wanted"]:
+        return []
+    running = {
+        unit["name"] for unit in runs["units"] if (unit["active"], unit["release"]) == ("active", runs["verified"])
+    }
+    served = (runs["description"] or {"instances": []})["instances"]
+    return [one["name"] for one in served if one["unit"] in running.intersection(host_plan["alike"])]
 
 
 def interrupted(runs: Mapping[str, Any]) -> list[str]:
@@ -309,6 +334,7 @@ def rollout_plan(
         "order": [name for step in plan for name in step.hosts],
         "canaries": [name for step in plan if step.canary for name in step.hosts],
         "serving": [host.name for host in members if +host.ready],
+        "models": {name: list(host.models) for name, (host, _batches) in found.items()},
         "instance_batches": {name: chosen for name, (_host, chosen) in found.items()},
         "interrupted": {name: interrupted(host_plan["runs"]) for name, (host_plan, _platform) in hosts.items()},
         "away": {host.name: max(host.away.values(), default=0) for host in members},

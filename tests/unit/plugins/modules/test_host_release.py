@@ -730,7 +730,7 @@ def module(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 
 def test_units_are_switched_one_by_one(host: Host) -> None:
-    files = {**TWO, "a-0.service": "run this\n"}
+    files = {**TWO, "engine.yaml": "tp: 2\n"}
     one = host.run({**TWO})
     two = host.releases().stage(files).name
     done = host.releases().start(two, restart=False, only=["a-1.service"])
@@ -743,6 +743,51 @@ def test_units_are_switched_one_by_one(host: Host) -> None:
     assert host.releases().start(two, restart=False).start == ("a-0.service",)
     with pytest.raises(ReleaseError, match=r"has no b\.service; it has a-0\.service, a-1\.service"):
         host.releases().start(two, restart=False, only=["b.service"])
+
+
+# Two models: each unit has a file of its own, which names another.
+PARTS = {
+    "release.json": '{"model": "m"}',
+    "environment": "A=1\n",
+    "start.sh": "exec serve /release/engine.yaml\n",
+    "engine.yaml": "tp: 8\n",
+    "environment-b": "A=1\n",
+    "start-b.sh": "exec serve /release/engine-b.yaml\n",
+    "engine-b.yaml": "tp: 1\n",
+    "a-0.service": "run @release@/environment /release/start.sh\n",
+    "a-1.service": "run @release@/environment-b /release/start-b.sh\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "started"),
+    [
+        pytest.param({"engine.yaml": "tp: 4\n"}, ["a-0.service"], id="a file of one, named by another file"),
+        pytest.param({"environment-b": "A=2\n"}, ["a-1.service"], id="a file of one"),
+        pytest.param({"a-1.service": f"{PARTS['a-1.service']}more\n"}, ["a-1.service"], id="the unit itself"),
+        pytest.param({"certificates.sha1": "1\n"}, ["a-0.service", "a-1.service"], id="a file that no unit names"),
+        pytest.param({"a-2.service": "run\n"}, ["a-2.service"], id="a new unit"),
+        pytest.param({"release.json": "{}"}, [], id="the description"),
+    ],
+)
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_unit_that_runs_the_same_does_not_restart(
+    module: Module, host: Host, change: dict[str, str], started: list[str], restart: bool
+) -> None:
+    host.run(PARTS)
+    staged = module(state="staged", files={**PARTS, **change})
+    assert staged["alike"] == [unit for unit in ("a-0.service", "a-1.service") if unit not in started]
+    if "release.json" not in change:
+        assert module(state="started", name=staged["name"], restart=restart)["started"] == started
+    assert {Path(link).parent.name for link in host.links().values()} == {staged["name"]}
+    assert host.releases().rollback_target(host.releases().verified())["alike"] == ["a-0.service", "a-1.service"]
+
+
+def test_a_unit_that_runs_the_same_and_is_down_starts(module: Module, host: Host) -> None:
+    host.run(PARTS)
+    host.systemctl.active["a-1.service"] = "failed"
+    staged = module(state="staged", files={**PARTS, "engine.yaml": "tp: 4\n"})
+    assert module(state="started", name=staged["name"])["started"] == ["a-0.service", "a-1.service"]
 
 
 def test_the_history_names_the_rollout(module: Module, host: Host) -> None:
@@ -926,7 +971,7 @@ def test_a_rollback_target_is_verified_and_kept(host: Host) -> None:
     with pytest.raises(ReleaseError, match="available releases: none"):
         host.releases().rollback_target("a")
     one, two = host.run(ONE), host.run(TWO)
-    assert host.releases().rollback_target(one) == {"name": one, "description": {"model": "m"}}
+    assert host.releases().rollback_target(one) == {"name": one, "description": {"model": "m"}, "alike": []}
     assert host.releases().rollback_target(two)["name"] == two
     staged = host.releases().stage({**ONE, "engine.yaml": "not verified"}).name
     with pytest.raises(ReleaseError, match=f"{staged} was not verified on this host"):

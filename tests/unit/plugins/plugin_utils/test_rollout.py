@@ -197,14 +197,17 @@ def description(name: str, instances: int = 2) -> dict[str, Any]:
     }
 
 
-def outlook(runs: str, instances: int = 2, restart: bool = False, active: Sequence[str] = ()) -> dict[str, Any]:
-    """A host that is to run release ``new``."""
+def outlook(
+    runs: str, instances: int = 2, restart: bool = False, active: Sequence[str] = (), alike: Sequence[int] = ()
+) -> dict[str, Any]:
+    """A host that is to run release ``new``. ``alike``: the units that run the same there."""
     units = [{"name": f"trtllm-serve-{n}.service", "release": runs, "active": state} for n, state in enumerate(active)]
     return {
         "trtllm_server_plan": {
             "back": False,
             "wanted": "new",
             "restart": restart,
+            "alike": [f"trtllm-serve-{n}.service" for n in alike],
             "recipe": description("after", instances),
             "runs": {
                 "verified": runs,
@@ -278,6 +281,46 @@ def test_plan_for_a_person() -> None:
     assert plan["instance_batches"]["b"] == [[]]
     assert plan["away"] == {"a": 1, "b": 0, "c": 1, "d": 0, "e": 1}
     assert (plan["order"], plan["steps"]) == (["b", "d", "a", "e"], [["b"], ["d", "a"], ["e"]])
+
+
+def of_two_models(
+    active: Sequence[str] = ("active", "active"), wanted: str = "new", restart: bool = False
+) -> dict[str, Any]:
+    """A host whose second instance serves another model, and runs the same in both releases."""
+    host = outlook("old", restart=restart, active=active, alike=[1])
+    host["trtllm_server_plan"]["wanted"] = wanted
+    for known in (host["trtllm_server_plan"]["recipe"], host["trtllm_server_plan"]["runs"]["description"]):
+        known["instances"][1]["model"] = OTHER
+    return host
+
+
+def test_an_instance_that_runs_the_same_is_left_alone() -> None:
+    up = instance(model=OTHER)
+    # Of the other model no instance could be missed.
+    plan = planned({"a": of_two_models(), "b": outlook("old")}, gateway(a=[UP, up], b=[UP, UP]), batches=[1], least=60)
+    assert plan["instance_batches"] == {"a": [["serve-0"]], "b": [["serve-0"], ["serve-1"]]}
+    assert (plan["models"]["a"], plan["away"]["a"]) == ([MODEL], 1)
+    assert plan["steps"] == [["a"], ["b"]]
+    assert plan["canaries"] == ["a"]
+    assert "  step 1   a: 2 of 3 instances serve (66 %), about 6 min, canary" in plan["text"]
+    assert "  a: no change of serve-1" in plan["text"]
+
+
+@pytest.mark.parametrize(
+    ("host", "batches"),
+    [
+        pytest.param(of_two_models(active=("active", "failed")), [["serve-0"], ["serve-1"]], id="it does not run"),
+        pytest.param(of_two_models(restart=True, wanted="old"), [[]], id="files were edited"),
+        pytest.param({**of_two_models(), "rollout_platform": ["a newer driver"]}, [[]], id="all stop for the driver"),
+        pytest.param(of_two_models(wanted="old"), [["serve-0"], ["serve-1"]], id="not in service"),
+    ],
+)
+def test_an_instance_that_runs_the_same_is_updated_with_the_others(
+    host: dict[str, Any], batches: list[list[str]]
+) -> None:
+    plan = planned({"a": host}, gateway(a=[DOWN, instance(up=False, model=OTHER)]))
+    assert plan["instance_batches"]["a"] == batches
+    assert "no change of" not in plan["text"]
 
 
 def test_hosts_that_the_run_leaves_alone_count() -> None:
@@ -552,7 +595,7 @@ NONE = answered(0, 0, None, None)
 )
 def test_canary(canary: dict[str, Any], others: dict[str, Any], expected: list[str]) -> None:
     seen = [gateway(a=[canary], b=[others])]
-    found = canary_problems("a", seen, ["a"], max_failed=1.0, max_ratio=2.0, min_requests=20)
+    found = canary_problems("a", seen, ["a"], [MODEL, OTHER], max_failed=1.0, max_ratio=2.0, min_requests=20)
     assert len(found) == len(expected), found
     for problem, start in zip(found, expected, strict=True):
         assert problem.startswith(f"at gw1 {start}")
@@ -560,7 +603,7 @@ def test_canary(canary: dict[str, Any], others: dict[str, Any], expected: list[s
 
 def test_canary_names_the_variable() -> None:
     seen = [gateway(a=[answered(failed=9, p50=900)], b=[answered()])]
-    failing, slow = canary_problems("a", seen, ["a"], max_failed=2.5, max_ratio=3.0, min_requests=1)
+    failing, slow = canary_problems("a", seen, ["a"], [MODEL, OTHER], max_failed=2.5, max_ratio=3.0, min_requests=1)
     assert failing.endswith("; rollout_canary_max_failed allows 2.5 percentage points more")
     assert slow.endswith("; rollout_canary_max_latency_ratio allows 3 times that")
 
@@ -568,32 +611,36 @@ def test_canary_names_the_variable() -> None:
 def test_canary_that_is_not_up() -> None:
     down = {**answered(), "up": False, "state": "is DOWN L7STS 500"}
     seen = [gateway("gw1", a=[answered(), answered()], b=[answered()]), gateway("gw2", a=[answered(), down], b=[down])]
-    assert canary_problems("a", seen, ["a"], 1.0, 2.0, 20) == ["a.serve-1 is DOWN L7STS 500 at gw2"]
+    assert canary_problems("a", seen, ["a"], [MODEL, OTHER], 1.0, 2.0, 20) == ["a.serve-1 is DOWN L7STS 500 at gw2"]
 
 
 def test_canary_of_one_gateway_of_two() -> None:
     seen = [gateway("gw1", a=[answered()], b=[answered()]), gateway("gw2", a=[answered(p50=900)], b=[answered()])]
-    (problem,) = canary_problems("a", seen, ["a"], 1.0, 2.0, 20)
+    (problem,) = canary_problems("a", seen, ["a"], [MODEL, OTHER], 1.0, 2.0, 20)
     assert problem.startswith("at gw2 the p50")
 
 
 def test_canaries_are_not_compared_with_each_other() -> None:
     slow = answered(p50=900)
     seen = [gateway(a=[slow], b=[slow], c=[answered()])]
-    assert canary_problems("a", seen, ["a"], 1.0, 2.0, 20) == []
-    (problem,) = canary_problems("a", seen, ["a", "b"], 1.0, 2.0, 20)
+    assert canary_problems("a", seen, ["a"], [MODEL, OTHER], 1.0, 2.0, 20) == []
+    (problem,) = canary_problems("a", seen, ["a", "b"], [MODEL, OTHER], 1.0, 2.0, 20)
     assert problem.startswith("at gw1 the p50")
 
 
 def test_without_other_hosts_canaries_are_compared_with_each_other() -> None:
     seen = [gateway(a=[answered(failed=9)], b=[answered(failed=9)])]
-    assert canary_problems("a", seen, ["a", "b"], 1.0, 2.0, 20) == []
+    assert canary_problems("a", seen, ["a", "b"], [MODEL, OTHER], 1.0, 2.0, 20) == []
 
 
 def test_a_canary_is_compared_with_instances_of_its_model() -> None:
     other = {**answered(p50=900), "model": OTHER}
-    assert canary_problems("a", [gateway(a=[other], b=[answered()], c=[other])], ["a"], 1.0, 2.0, 20) == []
-    (problem,) = canary_problems("a", [gateway(a=[answered(p50=900)], b=[other, answered()])], ["a"], 1.0, 2.0, 20)
+    assert (
+        canary_problems("a", [gateway(a=[other], b=[answered()], c=[other])], ["a"], [MODEL, OTHER], 1.0, 2.0, 20) == []
+    )
+    (problem,) = canary_problems(
+        "a", [gateway(a=[answered(p50=900)], b=[other, answered()])], ["a"], [MODEL, OTHER], 1.0, 2.0, 20
+    )
     assert problem.startswith("at gw1 the p50")
 
 
@@ -601,11 +648,14 @@ def test_models_of_a_canary_are_compared_one_by_one() -> None:
     """A fast model hides a slow one, and a slow model makes a fast one look slow."""
     slow, fast = answered(p50=400), {**answered(p50=40), "model": OTHER}
     others = [fast, fast, fast, fast]
-    assert canary_problems("a", [gateway(a=[slow, fast], b=[slow], c=others)], ["a"], 1.0, 2.0, 20) == []
+    assert (
+        canary_problems("a", [gateway(a=[slow, fast], b=[slow], c=others)], ["a"], [MODEL, OTHER], 1.0, 2.0, 20) == []
+    )
     (problem,) = canary_problems(
         "a",
         [gateway(a=[slow, {**fast, "traffic": answered(p50=390)["traffic"]}], b=[slow], c=others)],
         ["a"],
+        [MODEL, OTHER],
         1.0,
         2.0,
         20,
@@ -613,14 +663,29 @@ def test_models_of_a_canary_are_compared_one_by_one() -> None:
     assert problem.startswith(f"at gw1 {OTHER}: the p50 of its time to the first byte is 390 ms, the others' 40 ms")
 
 
+def test_only_models_that_were_updated_are_compared() -> None:
+    slow = answered(p50=900)
+    seen = [gateway(a=[answered(), {**slow, "model": OTHER}], b=[answered()], c=[{**answered(), "model": OTHER}])]
+    assert canary_problems("a", seen, ["a"], [MODEL], 1.0, 2.0, 20) == []
+
+
 def test_instances_of_a_host_are_taken_together() -> None:
     others = [answered(p50=30), NONE, answered(p50=40), answered(p50=900)]
-    assert canary_problems("a", [gateway(a=[answered(10), answered(10)], b=others)], ["a"], 1.0, 2.0, 20) == []
+    assert (
+        canary_problems("a", [gateway(a=[answered(10), answered(10)], b=others)], ["a"], [MODEL, OTHER], 1.0, 2.0, 20)
+        == []
+    )
     (problem,) = canary_problems(
-        "a", [gateway(a=[answered(50, 3), answered(50, 3)], b=others[:1], c=others[1:])], ["a"], 5.0, 2.0, 20
+        "a",
+        [gateway(a=[answered(50, 3), answered(50, 3)], b=others[:1], c=others[1:])],
+        ["a"],
+        [MODEL, OTHER],
+        5.0,
+        2.0,
+        20,
     )
     assert problem.startswith("at gw1 6 of its 100 requests failed (6.0 %)")
     (slow,) = canary_problems(
-        "a", [gateway(a=[answered(10, p50=81), answered(10, p50=90)], b=others)], ["a"], 1.0, 2.0, 20
+        "a", [gateway(a=[answered(10, p50=81), answered(10, p50=90)], b=others)], ["a"], [MODEL, OTHER], 1.0, 2.0, 20
     )
     assert slow.startswith("at gw1 the p50 of its time to the first byte is 90 ms, the others' 40 ms")
