@@ -4,10 +4,10 @@
 """Measure what a gateway's configuration costs HAProxy, on this machine alone: no lab, and no other hosts.
 
 Of a request the benchmark measures the time through HAProxies with this configuration, with parts of it, and with TLS
-alone, in turns, in front of an instance that answers at once. Of streams it measures the chunks that a core forwards,
-and with many of them at once, the longest time to a first token and the memory of one. Needs a copy of a gateway's
-directory /etc/trtllm-fleet/gateway of the same release with its key, and HAProxy 2.5 or later. The key of
-inventory/local has to be valid there.
+alone, in turns, in front of an instance that answers at once; then of requests with long prompts. Of streams it
+measures the chunks that a core forwards, and with many of them at once, the longest time to a first token and the
+memory. Needs a copy of a gateway's directory /etc/trtllm-fleet/gateway of the same release with its key, and HAProxy
+2.5 or later. The key of inventory/local has to be valid there.
 
 The last line is one JSON object. The exit status is 1 if the gateway adds more than HIGHEST_ABOVE_TLS to a request, or
 forwards less than LOWEST_CHUNKS_SHARE of the chunks without its filter (see tools/bench/gateway.py), or if a stream
@@ -38,7 +38,7 @@ from tools.bench import gateway
 AT_ONCE, FAST, FIRST = 19400, 19401, 19410
 ROUNDS = 3
 # Streams that begin at once, with tokens of each as fast as they are forwarded.
-CROWD_STREAMS, CROWD_TOKENS = 900, 200
+CROWD_STREAMS, CROWD_TOKENS = 2000, 200
 # Of a stream's memory in buffers of gateway_max_body_mib 4, with transparent huge pages off or by madvise. HAProxy
 # touches a whole one if a header is removed before the body is complete.
 HIGHEST_BUFFERS = 0.1
@@ -71,7 +71,7 @@ def alone(config: str, directory: Path, port: int, instance: int) -> str:
             r" user haproxy mode 600$": "",
             r"^  bind :(\d+) ssl": rf"  bind {HOST}:\1 ssl",
             r"^  server .*\n": "",
-            r"^  default-server .*\n": f"  server one {HOST}:{instance} maxconn 1000\n",
+            r"^  default-server .*\n": f"  server one {HOST}:{instance} maxconn {CROWD_STREAMS}\n",
         },
     )
 
@@ -129,8 +129,10 @@ def memory(status: str, name: str) -> int:
     return 1024 * int(re.findall(rf"^{name}:\s+(\d+) kB$", status, flags=re.MULTILINE)[0])
 
 
-def crowd(process: int, url: str, buffer: int) -> tuple[float, float]:
-    """Read many streams at once; return the longest time to a first token in s, and the buffers that one took.
+def crowd(process: int, url: str) -> dict[str, float]:
+    """Read many streams at once.
+
+    Return the largest number open at once, the longest time to a first token in s, and the memory of all in bytes.
 
     Raises:
         RuntimeError: A stream is incomplete.
@@ -143,7 +145,7 @@ def crowd(process: int, url: str, buffer: int) -> tuple[float, float]:
     if streams.wrong:
         raise RuntimeError(f"{url}: {dict(streams.wrong)}")
     taken = memory(status.read_text(), "VmHWM") - before
-    return streams.first_token, taken / CROWD_STREAMS / buffer
+    return {"open": streams.most, "first_token_s_max": streams.first_token, "bytes": taken}
 
 
 def configurations(config: str, directory: Path, target: int) -> dict[str, tuple[str, str]]:
@@ -166,6 +168,7 @@ def measure(program: str, directory: Path, requests: int) -> dict[str, float]:
             urls[name] = url
         clients = {name: [gateway.Client(url)] for name, url in urls.items()}
         figures = gateway.latency(clients, requests)
+        figures |= gateway.long_prompts(urls["direct"], urls["gateway"])
     rates: dict[str, list[float]] = {}
     with ExitStack() as stack:
         stack.enter_context(instance(FAST, gateway.FAST_SECONDS))
@@ -177,9 +180,10 @@ def measure(program: str, directory: Path, requests: int) -> dict[str, float]:
             for name, (process, url) in running.items():
                 rates.setdefault(name, []).append(chunks(process, url))
         for name in ("gateway", "early"):
-            figures[f"{name}_first_token_s_max"], figures[f"{name}_buffers_per_stream"] = crowd(
-                *running[name], buffer_bytes(config)
-            )
+            found = crowd(*running[name])
+            figures |= {f"{name}_{key}": found[key] for key in ("open", "first_token_s_max")}
+            figures[f"{name}_crowd_mib"] = found["bytes"] / 2**20
+            figures[f"{name}_buffers_per_stream"] = found["bytes"] / CROWD_STREAMS / buffer_bytes(config)
     figures |= {f"{name}_chunks_per_core": statistics.median(found) for name, found in rates.items()}
     figures["chunks_share"] = figures["gateway_chunks_per_core"] / figures["unfiltered_chunks_per_core"]
     figures["above_tls_ms_p50"] = figures["gateway_ms_p50"] - figures["tls_ms_p50"]
