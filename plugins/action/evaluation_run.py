@@ -27,7 +27,9 @@ class ActionModule(ActionBase):
     without an evaluation.
     """
 
-    _VALID_ARGS = frozenset(("about", "folder", "hold", "load", "min_score", "problem", "references", "settings"))
+    _VALID_ARGS = frozenset(
+        ("about", "folder", "hold", "load", "max_incomplete", "min_score", "problem", "references", "settings")
+    )
     _supports_check_mode = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -46,8 +48,8 @@ class ActionModule(ActionBase):
         until = time.monotonic() + float(asked["hold"])
         while True:
             told: dict[str, Any] = self._execute_module(MODULE, options, task_vars=variables)
-            for one in kept.add(told.get("results", []), asked["settings"]):
-                self._tell(variables, f"{one['name']}, {one['effort']}: {figure(one)}")
+            for one in kept.add(told.get("results", []), asked["settings"], float(asked["max_incomplete"])):
+                self._tell(variables, f"{one['name']}, {one['effort']}: {one['text']}")
             if told.get("failed") or told.get("unreachable"):
                 kept.end(told.get("msg", "no answer"))
                 break
@@ -57,6 +59,8 @@ class ActionModule(ActionBase):
         if len(kept.document["results"]) == len(kept.document["names"]) * len(kept.document["efforts"]):
             found = gates(kept.document["results"], asked["min_score"], asked["references"])
             kept.end(gates=found)
+            for gate in found:
+                self._tell(variables, gate["text"])
             result["missed"] = failed_gates(found)
         files = [f"{told.get('directory')}/{name}" for one in told.get("results", []) for name in one["files"]]
         result.update(
@@ -70,10 +74,3 @@ class ActionModule(ActionBase):
 
     def _tell(self, variables: dict[str, Any], text: str) -> None:
         Display().display(f"{variables['inventory_hostname']}: {text}")
-
-
-def figure(result: dict[str, Any]) -> str:
-    """Format a score."""
-    error = result["standard_error"]
-    around = "" if error is None else f" ± {error:.4f}"
-    return f"score {result['score']:.4f}{around} from {result['answers']} answers in {result['seconds']:.0f} s"

@@ -19,6 +19,11 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import back
 
 # The files of evaluate.py; the first is written last.
 FILES = (".json", ".html", "_allresults.json")
+# Of the program's file: requests refused with 400, answers without text, at the limit of tokens, and after one without
+# text, and requests that were sent again after an error.
+COUNTS = ("refused", "cut_off", "truncated", "asked_again", "rejected")
+# Quantiles of the normal distribution: 95 percent between two bounds, and below one.
+TWO_SIDED, ONE_SIDED = 1.959963984540054, 1.6448536269514722
 # The tool's progress with the name from the program: ``gpqa, low:  12%|#2  | 24/198 [00:31<``.
 PROGRESS = re.compile(r"^(\w+), (\w+): +\d+%\|[^|]*\| (\d+)/(\d+) \[", re.MULTILINE)
 FAILURE = re.compile(r"^Rate limit exception so wait and retry \d+ after \d+ sec *(.*)$", re.MULTILINE)
@@ -65,19 +70,46 @@ def read_score(path: Path) -> dict[str, Any]:
         raise EvaluationError(
             f"{path}: score is {score:g} from {answers} answers; it must be from 0 to 1, with 1 answer or more"
         )
+    questions = [(int(number), float(right)) for number, right in said.get("questions") or []]
+    if sum(number for number, _right in questions) != answers:
+        raise EvaluationError(f"{path}: the questions do not have {answers} answers")
     return {
         "score": score,
-        "standard_error": standard_error(score, answers),
+        "standard_error": standard_error(questions),
+        "interval": list(interval(score, questions, TWO_SIDED)),
+        "upper": interval(score, questions, ONE_SIDED)[1],
         "answers": answers,
-        "refused": int(said.get("refused") or 0),
-        "cut_off": int(said.get("cut_off") or 0),
+        "questions": len(questions),
+        **{name: int(said.get(name) or 0) for name in COUNTS},
         "seconds": float(numbers["seconds"] or 0),
     }
 
 
-def standard_error(score: float, answers: int) -> float | None:
-    """Return the standard error of a score from independent answers, None for one answer."""
-    return math.sqrt(score * (1 - score) / (answers - 1)) if answers > 1 else None
+def standard_error(questions: Sequence[tuple[int, float]]) -> float | None:
+    """Return the standard error of the mean score; None for one question.
+
+    ``questions``: number of answers and sum of their scores. Answers to one question depend on each other, so questions
+    are the units: the error of a ratio of two sums (W. G. Cochran, Sampling Techniques, 3rd edition, 2.11).
+    """
+    if len(questions) < 2:
+        return None
+    answers = sum(number for number, _right in questions)
+    score = sum(right for _number, right in questions) / answers
+    squares = sum((right - score * number) ** 2 for number, right in questions)
+    return math.sqrt(squares * len(questions) / (len(questions) - 1)) / answers
+
+
+def interval(score: float, questions: Sequence[tuple[int, float]], z: float) -> tuple[float, float]:
+    """Return the confidence interval of a score (E. B. Wilson, 1927), with as many answers as its error is worth.
+
+    Without an error, as if all scores are equal, each question counts once.
+    """
+    error = standard_error(questions)
+    answers = sum(number for number, _right in questions)
+    worth = min(answers, score * (1 - score) / error**2) if error else len(questions)
+    center = (score + z * z / (2 * worth)) / (1 + z * z / worth)
+    half = z / (1 + z * z / worth) * math.sqrt(score * (1 - score) / worth + z * z / (4 * worth * worth))
+    return max(0.0, center - half), min(1.0, center + half)
 
 
 def scores(folder: Path, names: Sequence[str], efforts: Sequence[str]) -> list[dict[str, Any]]:

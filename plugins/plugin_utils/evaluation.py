@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import EvaluationError
+from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import ONE_SIDED, EvaluationError
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
 
@@ -24,10 +25,8 @@ DATA_SETS: dict[str, tuple[str, ...]] = {
     "gsm8k": ("gsm8k_test.jsonl", "gsm8k_train.jsonl"),
 }
 EFFORTS = ("low", "medium", "high")
-# TensorRT-LLM's test of an accuracy: one-sided at 5 %, with a standard deviation of 50 % for each answer of the
-# reference and of the measurement.
-Z_ALPHA = -1.6448536269514722
-SIGMA = 0.5
+# Quantile of the normal distribution below which are 80 percent: the power that a gate's smallest difference has.
+POWER = 0.8416212335729143
 
 # Increases when a reader of older files would misread newer ones.
 SCHEMA = 1
@@ -46,9 +45,14 @@ def problems(names: Sequence[str], efforts: Sequence[str], min_score: Mapping[st
         for name in given:
             if name not in known:
                 yield f"{variable} has {name!r}; allowed are {', '.join(known)}.{did_you_mean(name, known)}"
-    for name, score in min_score.items():
-        if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
-            yield f"evaluation_min_score.{name} is {score!r}; it must be a number from 0 to 1."
+    for name, lowest in min_score.items():
+        by_effort = lowest if isinstance(lowest, Mapping) else {"": lowest}
+        for effort, score in by_effort.items():
+            if effort and effort not in EFFORTS:
+                yield f"evaluation_min_score.{name} has {effort!r}; allowed are {', '.join(EFFORTS)}."
+            if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
+                at = f"{name}.{effort}" if effort else name
+                yield f"evaluation_min_score.{at} is {score!r}; it must be a number from 0 to 1."
 
 
 def layout(recipe: Mapping[str, Any]) -> str:
@@ -135,41 +139,106 @@ def line(progress: Mapping[str, Any], seconds: float) -> str:
     return f"{told}; trying again after {progress['trouble']}" if progress["trouble"] else told
 
 
-def reference_threshold(reference: float, answers: int) -> float:
-    """Return the lowest accuracy that TensorRT-LLM's own tests accept for the reference."""
-    return reference + Z_ALPHA * math.sqrt(2 * SIGMA**2 / answers)
+@dataclass(frozen=True)
+class Lowest:
+    """The lowest score of an evaluation with an effort. ``error``: its own standard error, of a measured reference."""
+
+    score: float
+    source: str
+    error: float = 0.0
+
+
+def lowest_score(
+    name: str, effort: str, min_score: Mapping[str, Any], references: Mapping[str, Mapping[str, Any]]
+) -> Lowest | None:
+    """Return the lowest score; None without one.
+
+    ``min_score``, a number or numbers by effort, overrides the ``references``: ``accuracy``, ``effort`` and ``answers``
+    of each. A reference counts for the effort at which it was measured.
+    """
+    if name in min_score:
+        own = min_score[name]
+        score = own.get(effort) if isinstance(own, Mapping) else own
+        return None if score is None else Lowest(float(score), "evaluation_min_score")
+    reference = references.get(name)
+    if not reference or reference["effort"] != effort:
+        return None
+    score, answers = float(reference["accuracy"]), int(reference["answers"])
+    return Lowest(score, f"TensorRT-LLM's reference from {answers} answers", math.sqrt(score * (1 - score) / answers))
 
 
 def gates(
-    results: Sequence[Mapping[str, Any]], min_score: Mapping[str, float], references: Mapping[str, float]
+    results: Sequence[Mapping[str, Any]], min_score: Mapping[str, Any], references: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return for each result with a lowest score that score, its source, and whether it is reached.
 
-    ``references`` are TensorRT-LLM's by evaluation, for the evaluated model; ``min_score`` overrides them.
+    It is missed if the score is lower by more than chance gives once in twenty times (95 percent, one-sided). With it,
+    ``detects``: the highest true score that misses it in four of five runs of the same size; None where the error of
+    the score is unknown.
     """
     found = []
     for result in results:
-        name = result["name"]
-        if name in min_score:
-            lowest, source = float(min_score[name]), "evaluation_min_score"
-        elif name in references:
-            reference, answers = references[name], result["answers"]
-            lowest = reference_threshold(reference, answers)
-            source = f"TensorRT-LLM's reference {reference:g} less the tolerance for {answers} answers"
-        else:
+        lowest = lowest_score(result["name"], result["effort"], min_score, references)
+        if not lowest:
             continue
-        gate = {"name": name, "effort": result["effort"], "score": result["score"], "lowest": lowest, "source": source}
-        found.append({**gate, "reached": result["score"] >= lowest})
+        score, error = result["score"], result["standard_error"]
+        # The bound of a difference from the bounds of its parts (R. G. Newcombe, 1998).
+        upper = score + math.hypot(result["upper"] - score, ONE_SIDED * lowest.error)
+        spread = None if error is None else math.hypot(error, lowest.error)
+        gate = {
+            **{name: result[name] for name in ("name", "effort", "score", "interval")},
+            "lowest": lowest.score,
+            "source": lowest.source,
+            "detects": None if spread is None else max(0.0, lowest.score - (ONE_SIDED + POWER) * spread),
+            "reached": upper >= lowest.score,
+        }
+        found.append({**gate, "text": gate_text(gate)})
     return found
+
+
+def gate_text(gate: Mapping[str, Any]) -> str:
+    """Return what a gate compared, and which difference it finds."""
+    power = "" if gate["detects"] is None else f"; of a true score of {gate['detects']:.3f} four of five runs fail"
+    return (
+        f"{gate['name']}, {gate['effort']}: {gate['score']:.4f} ({_between(gate['interval'])}) is"
+        f" {'not certainly below' if gate['reached'] else 'below'} {gate['lowest']:.4f} ({gate['source']}){power}"
+    )
 
 
 def failed_gates(found: Sequence[Mapping[str, Any]]) -> list[str]:
     """Describe the gates that were not reached."""
-    return [
-        f"{gate['name']}, {gate['effort']}: {gate['score']:.4f} is below {gate['lowest']:.4f} ({gate['source']})"
-        for gate in found
-        if not gate["reached"]
-    ]
+    return [str(gate["text"]) for gate in found if not gate["reached"]]
+
+
+def _between(bounds: Sequence[float]) -> str:
+    return f"95 % interval {bounds[0]:.4f} to {bounds[1]:.4f}"
+
+
+def score_text(result: Mapping[str, Any]) -> str:
+    """Return a score with its interval and what is known of its answers."""
+    counts = {
+        "answers ended at the limit of tokens": result["truncated"],
+        "came after an answer without text": result["asked_again"],
+        "had no text at all and count as wrong": result["cut_off"],
+        "requests were sent again after an error": result["rejected"],
+    }
+    told = "".join(f"; {number} {what}" for what, number in counts.items() if number)
+    return (
+        f"score {result['score']:.4f} ({_between(result['interval'])}) from {result['answers']} answers to"
+        f" {result['questions']} questions in {result['seconds']:.0f} s{told}"
+    )
+
+
+def incomplete(result: Mapping[str, Any], most: float) -> str:
+    """Return why a score says little of the model: more answers than the share ``most`` are incomplete; else empty."""
+    number = result["truncated"] + result["asked_again"]
+    if number <= most * result["answers"]:
+        return ""
+    return (
+        f"{result['name']}, {result['effort']}: {result['truncated']} of {result['answers']} answers ended at the limit"
+        f" of tokens, and {result['asked_again']} came after one without text; evaluation_max_incomplete allows"
+        f" {most:.0%} of them. Set evaluation_max_tokens or the engine's max_seq_len higher"
+    )
 
 
 def now() -> datetime:
@@ -199,11 +268,13 @@ class Kept:
         except (ValueError, TypeError, KeyError) as error:
             raise EvaluationError(f"{self._path} is not a result of an evaluation: {error!r}") from None
 
-    def add(self, results: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def add(
+        self, results: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], max_incomplete: float
+    ) -> list[dict[str, Any]]:
         """Add results with the engine options in use. Return the new ones."""
         there = [(result["name"], result["effort"]) for result in self.document["results"]]
         new = [
-            {**result, "settings": dict(settings)}
+            {**result, "settings": dict(settings), "text": score_text(result)}
             for result in results
             if (result["name"], result["effort"]) not in there
         ]
@@ -215,6 +286,7 @@ class Kept:
                 for result in new
                 if result["refused"]
             ]
+            self.document["problems"] += filter(None, (incomplete(result, max_incomplete) for result in new))
             self._write()
         return new
 

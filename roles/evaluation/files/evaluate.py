@@ -4,7 +4,8 @@
 Evaluations, sampler, grading and reports are the tool's, with the numbers of its command line. The command line itself
 has a fixed number of repeats, fails with --examples for gpqa and aime25, writes to /tmp, and retries failed requests
 forever. This program reads local copies of data sets if there are any, and writes NAME-EFFORT_allresults.json, .html
-and .json, in this order, to the current directory.
+and .json, in this order, to the current directory. The last one has the number of answers and their scores of each
+question, and how many answers ended at the limit of tokens or came after one without text.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import threading
 import time
 import types
 import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 # Of the tool's command line.
 TEMPERATURE = 1.0
@@ -165,6 +166,13 @@ class CutOffError(Exception):
     """A question was answered without text too often."""
 
 
+class Tries(NamedTuple):
+    """Requests for one answer before the last one: without text, and rejected."""
+
+    empty: int = 0
+    rejected: int = 0
+
+
 class Patience:
     """Replacement of module ``time`` in the tool's sampler, which sleeps before it retries a request.
 
@@ -186,15 +194,66 @@ class Patience:
             if self._own.empty >= CUT_OFF_TRIES:
                 raise CutOffError
         else:
+            self._own.rejected = self._own.__dict__.get("rejected", 0) + 1
             began = self._own.__dict__.setdefault("began", self._clock())
             if self._clock() - max(began, self._answered) > self._seconds:
                 raise GivenUpError(f"no request has been answered for {self._seconds:g} s: {error}") from None
         time.sleep(min(seconds, LONGEST_PAUSE, self._seconds / 4))
 
-    def answered(self) -> None:
-        """Reset the thread after the answer to its question."""
+    def answered(self) -> Tries:
+        """Return what was tried before the answer to the thread's question, and reset the thread."""
         self._answered = self._clock()
-        self._own.__dict__.clear()
+        own = self._own.__dict__
+        tries = Tries(own.get("empty", 0), own.get("rejected", 0))
+        own.clear()
+        return tries
+
+
+# --- what is known of each answer -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Answers:
+    """The answers of an evaluation, which the tool returns in any order.
+
+    Attributes:
+        questions: Number of answers and sum of their scores by question. The tool repeats its list of questions.
+        truncated: Answers that ended at the limit of tokens, with and without text.
+        asked_again: Answers that came after one without text.
+        rejected: Requests that were sent again after an error.
+    """
+
+    questions: dict[int, list[float]] = field(default_factory=dict)
+    truncated: int = 0
+    asked_again: int = 0
+    rejected: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ended(self, tries: Tries, truncated: bool) -> None:
+        """Take over an answer."""
+        with self.lock:
+            self.truncated += truncated
+            self.asked_again += tries.empty > 0
+            self.rejected += tries.rejected
+
+    def by_question(self, mapped: Callable[..., Any], repeats: int) -> Callable[..., Any]:
+        """Return the tool's ``map_with_progress`` with a record of the score of each question."""
+
+        def mapping(ask: Callable[[Any], Any], rows: Sequence[Any], *arguments: Any, **options: Any) -> Any:
+            questions = max(1, len(rows) // repeats)
+
+            def recorded(numbered: tuple[int, Any]) -> Any:
+                number, row = numbered
+                result = ask(row)
+                with self.lock:
+                    known = self.questions.setdefault(number % questions, [0, 0.0])
+                    known[0] += 1
+                    known[1] += result.score or 0.0
+                return result
+
+            return mapped(recorded, list(enumerate(rows)), *arguments, **options)
+
+        return mapping
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
@@ -216,12 +275,29 @@ def run(request: Request, directory: Path) -> None:
     chat_completions_sampler.time = types.SimpleNamespace(sleep=patience.sleep)
 
     class Sampler(chat_completions_sampler.ChatCompletionsSampler):  # type: ignore[misc, name-defined, unused-ignore]
+        client: Any
+
+        def __init__(self, answers: Answers, **options: Any) -> None:
+            super().__init__(**options)
+            self._answers, self._own, create = answers, threading.local(), self.client.chat.completions.create
+
+            def ask(**request: Any) -> Any:
+                response = create(**request)
+                self._own.truncated = response.choices[0].finish_reason == "length"
+                return response
+
+            # All that the tool uses of the client.
+            self.client = types.SimpleNamespace(
+                chat=types.SimpleNamespace(completions=types.SimpleNamespace(create=ask))
+            )
+
         def __call__(self, messages: Any) -> Any:
+            self._own.truncated = False
             try:
                 answer = super().__call__(messages)
             except CutOffError:
                 answer = SamplerResponse(CUT_OFF, messages, {"usage": None})
-            patience.answered()
+            self._answers.ended(patience.answered(), self._own.truncated)
             return answer
 
     options: dict[str, Any] = {"n_threads": request.threads, "n_repeats": 1 if request.examples else request.repeats}
@@ -234,10 +310,14 @@ def run(request: Request, directory: Path) -> None:
     }
     # Read all data sets before the first request.
     evaluations = {name: makers[name]() for name in request.names}
-    draw = report.tqdm
+    draw, mapped = report.tqdm, report.map_with_progress
     for effort in request.efforts:
         for name, evaluation in evaluations.items():
+            answers = Answers()
+            repeats = options["n_repeats"] if name in ("gpqa", "aime25") else 1
+            report.map_with_progress = answers.by_question(mapped, repeats)
             sampler = Sampler(
+                answers,
                 model=request.model,
                 reasoning_model=True,
                 reasoning_effort=effort,
@@ -247,17 +327,21 @@ def run(request: Request, directory: Path) -> None:
             )
             report.tqdm = functools.partial(draw, desc=f"{name}, {effort}")
             began = time.monotonic()
-            write(directory / f"{name}-{effort}", evaluation(sampler), report, time.monotonic() - began)
+            result = evaluation(sampler)
+            write(directory / f"{name}-{effort}", result, answers, report, time.monotonic() - began)
 
 
-def write(stem: Path, result: Any, report: Any, seconds: float) -> None:
+def write(stem: Path, result: Any, answers: Answers, report: Any, seconds: float) -> None:
     """Write the files of the tool's command line. The last one, with the metrics, marks them complete."""
     everything = {name: getattr(result, name) for name in ("score", "metrics", "htmls", "convos", "metadata")}
     stem.with_name(f"{stem.name}_allresults.json").write_text(json.dumps(everything, indent=2), encoding="utf-8")
     stem.with_name(f"{stem.name}.html").write_text(report.make_report(result), encoding="utf-8")
     last = [convo[-1]["content"] for convo in result.convos]
     counts = {"answers": len(last), "refused": last.count(REFUSED), "cut_off": last.count(CUT_OFF)}
-    metrics = {**result.metrics, "score": result.score, **counts, "seconds": round(seconds, 1)}
+    counts |= {name: getattr(answers, name) for name in ("truncated", "asked_again", "rejected")}
+    # Without the tool's map it is one question.
+    questions = [answers.questions[number] for number in sorted(answers.questions)] or [[len(last), result.score]]
+    metrics = {**result.metrics, "score": result.score, **counts, "questions": questions, "seconds": round(seconds, 1)}
     new = stem.with_name(f".{stem.name}.json")
     new.write_text(json.dumps(dict(sorted(metrics.items())), indent=2), encoding="utf-8")
     new.replace(stem.with_name(f"{stem.name}.json"))

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -163,6 +165,33 @@ def test_answers_without_text_are_retried_a_few_times(monkeypatch: pytest.Monkey
     assert len(clock.slept) == 2 * (evaluate.CUT_OFF_TRIES - 1)
 
 
+def test_tries_of_an_answer_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, 120)
+    clock.fails(1, ValueError)
+    clock.fails(1)
+    clock.fails(1)
+    answers = evaluate.Answers()
+    answers.ended(clock.patience.answered(), truncated=True)
+    answers.ended(clock.patience.answered(), truncated=False)
+    assert (answers.asked_again, answers.rejected, answers.truncated) == (1, 2, 1)
+
+
+def test_scores_are_recorded_by_question() -> None:
+    """The tool asks its list of questions several times, and returns the answers as they come."""
+
+    def mapped(ask: Callable[[Any], Any], rows: list[Any], num_threads: int) -> list[Any]:
+        assert num_threads == 4
+        return [ask(row) for row in reversed(rows)]
+
+    answers = evaluate.Answers()
+    mapping = answers.by_question(mapped, 3)
+    found = mapping(
+        lambda row: SimpleNamespace(score=float(row == "right"), row=row), ["right", "wrong"] * 3, num_threads=4
+    )
+    assert [one.row for one in found] == ["wrong", "right"] * 3
+    assert answers.questions == {0: [3, 3.0], 1: [3, 0.0]}
+
+
 def test_pauses_do_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, 120)
     for trial in (1, 4, 64, 2**20):
@@ -212,6 +241,7 @@ def test_scores_with_local_copies(tmp_path: Path, data: Path) -> None:
         assert told[("gsm8k", effort)] == (0.5, 2, 0)
         assert sum(body["reasoning_effort"] == effort for body in bodies) == 1 + 6 + 6 + 2
     assert all((tmp_path / name).stat().st_size for one in found for name in one["files"])
+    assert [one["questions"] for one in found[:4]] == [1, 2, 2, 2]
     limits = {(len(body["messages"]), body["max_tokens"], body["temperature"]) for body in bodies}
     assert limits == {(1, 9000, 1.0), (11, 8192, 0.0)}
 
@@ -237,7 +267,7 @@ def test_a_question_without_an_answer_counts_as_wrong(tmp_path: Path, data: Path
     with FakeOpenAI({CHAT: [*[reply(200, chat(""))] * evaluate.CUT_OFF_TRIES, reply(200, chat("318"))]}) as fake:
         assert run(tmp_path, fake.url, data, names=["aime25"], threads=1, patience=4).returncode == 0
     (found,) = scores(tmp_path, ["aime25"], ["low"])
-    assert (found["answers"], found["cut_off"], found["refused"]) == (6, 1, 0)
+    assert (found["answers"], found["cut_off"], found["refused"], found["asked_again"]) == (6, 1, 0, 1)
 
 
 @tool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -53,7 +54,8 @@ def test_progress(log: str, told: dict[str, Any]) -> None:
 
 # --- scores -----------------------------------------------------------------------------------------------------------
 
-GOOD = {"score": 0.75, "score:std": 0.433, "answers": 100, "refused": 0, "seconds": 3.5, "chars": 12.0}
+ONCE = [[1, 1.0]] * 75 + [[1, 0.0]] * 25
+GOOD = {"score": 0.75, "score:std": 0.433, "answers": 100, "questions": ONCE, "seconds": 3.5, "truncated": 2}
 
 
 def test_a_score_and_its_error(tmp_path: Path) -> None:
@@ -63,10 +65,52 @@ def test_a_score_and_its_error(tmp_path: Path) -> None:
     assert (found["name"], found["effort"], found["score"], found["answers"]) == ("gpqa", "low", 0.75, 100)
     # As statistics.stdev of 75 ones and 25 zeros has it, over the root of 100.
     assert found["standard_error"] == pytest.approx(0.0435194, abs=1e-6)
+    # statsmodels.stats.proportion.proportion_confint(74.25, 99, method="wilson")
+    assert found["interval"] == pytest.approx([0.6561, 0.8248], abs=5e-4)
+    assert (found["questions"], found["truncated"], found["asked_again"]) == (100, 2, 0)
+    assert found["score"] < found["upper"] < found["interval"][1]
+
+
+def test_answers_to_one_question_count_as_they_depend_on_each_other() -> None:
+    """Ten questions that are always answered in the same way say no more than ten answers."""
+    ten = [(1, 1.0)] * 7 + [(1, 0.0)] * 3
+    same = [(8, 8.0)] * 7 + [(8, 0.0)] * 3
+    assert evaluation.standard_error(same) == pytest.approx(evaluation.standard_error(ten))
+    bounds = [evaluation.interval(0.7, questions, evaluation.TWO_SIDED) for questions in (ten, same)]
+    assert bounds[0] == pytest.approx(bounds[1])
+    # Questions of equal difficulty: as 80 independent answers, at most.
+    equal = [(8, 6.0)] * 10
+    assert evaluation.standard_error(equal) == 0
+    assert evaluation.interval(0.75, equal, evaluation.TWO_SIDED)[0] > 0.4
+
+
+@pytest.mark.parametrize("within", [0.0, 0.5, 1.0])
+def test_an_interval_holds_the_true_score(within: float) -> None:
+    """Simulated, with questions that differ in difficulty (0), less so (0.5) or not at all (1): 90 percent or more."""
+    chance = random.Random(7)
+    hits, runs, truth = 0, 400, 0.7
+    for _run in range(runs):
+        questions = []
+        for _question in range(60):
+            rate = truth if chance.random() < within else float(chance.random() < truth)
+            questions.append((4, float(sum(chance.random() < rate for _answer in range(4)))))
+        score = sum(right for _number, right in questions) / 240
+        low, high = evaluation.interval(score, questions, evaluation.TWO_SIDED)
+        hits += low <= truth <= high
+    assert hits / runs > 0.9
+
+
+def test_scores_of_all_kinds_have_an_interval() -> None:
+    for right in (0.0, 1.0):
+        low, high = evaluation.interval(right, [(1, right)] * 30, evaluation.TWO_SIDED)
+        assert 0 <= low <= right + 1e-9
+        assert right - 1e-9 <= high <= 1
+        assert 0.05 < high - low < 0.2
+    assert evaluation.interval(1.0, [(1, 1.0)], evaluation.TWO_SIDED)[0] < 0.3
 
 
 def test_of_one_answer_there_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "basic-low.json").write_text(json.dumps({**GOOD, "score": 1.0, "answers": 1}))
+    (tmp_path / "basic-low.json").write_text(json.dumps({**GOOD, "score": 1.0, "answers": 1, "questions": [[1, 1]]}))
     assert evaluation.read_score(tmp_path / "basic-low.json")["standard_error"] is None
 
 
@@ -81,6 +125,7 @@ def test_of_one_answer_there_is_no_error(tmp_path: Path) -> None:
         (json.dumps({**GOOD, "score": float("nan")}), "score is nan; it must be a number"),
         (json.dumps({**GOOD, "score": 75}), "score is 75 from 100 answers"),
         (json.dumps({**GOOD, "answers": 0}), "from 0 answers; it must"),
+        (json.dumps({**GOOD, "questions": [[99, 75]]}), "the questions do not have 100 answers"),
         (json.dumps({"score": 0.5, "seconds": 1}), "answers is None; it must be a number"),
     ],
 )
@@ -104,7 +149,7 @@ print("basic, low:   0%|   | 0/1 [00:00<?, ?it/s]", flush=True)
 WRITES = """
 for effort in request["efforts"]:
     for name in request["names"]:
-        text = json.dumps({"score": 1.0, "answers": 1, "seconds": 0.1})
+        text = json.dumps({"score": 1.0, "answers": 1, "questions": [[1, 1.0]], "seconds": 0.1})
         pathlib.Path(f"{name}-{effort}.json").write_text(text)
 """
 SLEEPS = "time.sleep(600)"
