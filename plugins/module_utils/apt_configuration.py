@@ -34,6 +34,7 @@ KEYS = "etc/apt/keyrings"
 HOST_CONFIG = "etc/apt/trtllm-fleet.conf"
 BUNDLE_CONFIG = "etc/trtllm-fleet/apt.conf"
 BUNDLE_SOURCE = "etc/trtllm-fleet/apt.list"
+BUNDLE_KEY = "etc/trtllm-fleet/apt.asc"
 BUNDLE_LISTS = "var/lib/trtllm-fleet/apt"
 LISTS = "var/lib/apt/lists"
 # apt lists all packages, dependencies included, before it unpacks them. Version 2 of the hook's protocol lists each
@@ -159,8 +160,8 @@ class AptConfiguration:
         """Let apt record new packages."""
         self._put(HOST_CONFIG, CONFIG_HEAD + NOTING)
 
-    def use_bundle(self, bundle: str) -> bool:
-        """Let apt use a bundle and nothing else. Returns whether its source is new.
+    def use_bundle(self, bundle: str, key: str) -> bool:
+        """Let apt use a bundle, signed with this key, and nothing else. Returns whether its source is new.
 
         The sources of the host stay as they are, for the time when they are reachable.
         """
@@ -176,10 +177,12 @@ class AptConfiguration:
             f'Dir::State::Lists "/{BUNDLE_LISTS}/";\n'
             'Dir::Cache::pkgcache "";\n'
             'Dir::Cache::srcpkgcache "";\n'
+            # The clock of a host without internet access may be wrong.
+            'Acquire::Check-Date "false";\n'
             f"{NOTING}",
         )
-        # Trusted, because each file was compared with the bundle's checksums.
-        return self._put(BUNDLE_SOURCE, f"deb [trusted=yes] file:{bundle}/ ./\n")
+        new_key = self._put(BUNDLE_KEY, key)
+        return self._put(BUNDLE_SOURCE, f"deb [signed-by=/{BUNDLE_KEY}] file:{bundle}/ ./\n") or new_key
 
     def has_lists(self, bundle: bool) -> bool:
         """Return whether apt has package lists."""
@@ -190,7 +193,11 @@ class AptConfiguration:
         marked = [path for path in self._files(SOURCES, PREFERENCES) if MARK in path.read_text(errors="replace")]
         keys = [self.root / KEYS / f"{path.stem}.asc" for path in marked if path.suffix == ".sources"]
         # A key before its source, so that a repeated run finds both.
-        for path in [*keys, *marked, *(self.root / name for name in (HOST_CONFIG, BUNDLE_CONFIG, BUNDLE_SOURCE))]:
+        for path in [
+            *keys,
+            *marked,
+            *(self.root / name for name in (HOST_CONFIG, BUNDLE_CONFIG, BUNDLE_SOURCE, BUNDLE_KEY)),
+        ]:
             self._remove(path)
         lists = self.root / BUNDLE_LISTS
         for path in [*sorted(lists.rglob("*"), reverse=True), lists] if lists.is_dir() else []:

@@ -18,17 +18,23 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from email.utils import format_datetime
 from pathlib import Path
 from urllib.parse import unquote
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.apt_source import is_source_of
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 
 ETC = Path("/etc/apt")
 INDEX = "Packages"
 STARTER = "starter.tar"
+# The signed list of checksums, and the public key that verifies it, ASCII-armoured.
+SIGNED = "InRelease"
+KEY = "bundle.asc"
 # In the repository, while apt fetches.
 INCOMING = ".incoming"
 # Settings of this machine for access to repositories: proxies, timeouts and similar ones.
@@ -83,6 +89,50 @@ class Package:
         if not path.is_file() or path.stat().st_size != self.size:
             return False
         return hashlib.sha256(path.read_bytes()).hexdigest() == self.sha256
+
+
+class Signer:
+    """A key for one repository, of which only the public part stays. ``home`` is an empty directory.
+
+    A context manager. Methods raise PackagesError.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def __enter__(self) -> Signer:
+        self._home.mkdir(mode=0o700)
+        self._gpg("--quick-generate-key", "trtllm.fleet bundle", "ed25519", "sign", "never")
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        subprocess.run(
+            ["gpgconf", "--homedir", str(self._home), "--kill", "gpg-agent"], capture_output=True, check=False
+        )
+
+    def public_key(self) -> str:
+        return self._gpg("--armor", "--export")
+
+    def sign(self, text: str) -> str:
+        return self._gpg("--clearsign", "--digest-algo", "SHA512", text=text)
+
+    def _gpg(self, *arguments: str, text: str = "") -> str:
+        home = ("--homedir", str(self._home), "--batch", "--pinentry-mode", "loopback", "--passphrase", "")
+        try:
+            done = subprocess.run(["gpg", *home, *arguments], input=text, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            raise PackagesError("Command gpg not found. Run: apt install gnupg.") from None
+        if done.returncode:
+            raise PackagesError(f"gpg: {' '.join(done.stderr.splitlines()[-2:])}")
+        return done.stdout
+
+
+def release_text(index: bytes, architecture: str, now: datetime) -> str:
+    """Return the list of checksums of a flat repository with this index, as apt reads it: apt-ftparchive(1)."""
+    return (
+        f"Origin: trtllm.fleet\nLabel: bundle\nDate: {format_datetime(now)}\nArchitectures: {architecture}\n"
+        f"SHA256:\n {hashlib.sha256(index).hexdigest()} {len(index)} {INDEX}\n"
+    )
 
 
 class Apt:
@@ -253,8 +303,15 @@ def write_repository(
             fetch(apt, wanted, packages, missing, directory)
             for name in removed:
                 (directory / name).unlink()
-            write_index(apt, directory, packages, first)
+            with Signer(Path(root, "gnupg")) as signer:
+                write_index(apt, directory, packages, first, signer)
     return RepositoryChange(packages, missing, removed, outdated)
+
+
+def public_key(directory: Path) -> str:
+    """Return the public key of a repository; empty if it is not written yet. Raises OSError."""
+    path = directory / KEY
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def check_room(directory: Path, missing: Sequence[Package]) -> None:
@@ -297,21 +354,32 @@ def fetch(
 
 
 def is_indexed(directory: Path, files: set[str], first: set[str]) -> bool:
-    """Return True if index and archive exist and list these files."""
+    """Return True if index, signature, key and archive exist and list these files."""
     try:
-        listed = [line[12:] for line in FILENAME.findall((directory / INDEX).read_text(encoding="utf-8"))]
+        index = (directory / INDEX).read_bytes()
+        signed = (directory / SIGNED).read_text(encoding="utf-8")
         with tarfile.open(directory / STARTER) as archive:
             archived = archive.getnames()
     except (OSError, tarfile.TarError):
         return False
-    return set(listed) == files and set(archived) == {INDEX, *first}
+    listed = {line[12:] for line in FILENAME.findall(index.decode())}
+    is_signed = f" {hashlib.sha256(index).hexdigest()} " in signed and (directory / KEY).exists()
+    return listed == files and set(archived) == {INDEX, SIGNED, *first} and is_signed
 
 
-def write_index(apt: Apt, directory: Path, packages: Sequence[Package], first: Sequence[Package]) -> None:
-    """Write index and archive, the same bytes for the same packages. Raises PackagesError and OSError."""
+def write_index(
+    apt: Apt, directory: Path, packages: Sequence[Package], first: Sequence[Package], signer: Signer
+) -> None:
+    """Write index, signature, key and archive. Raises PackagesError and OSError."""
     entries = apt.entries(packages)
     files = [package.file for package in packages if package in first]
-    contents = {INDEX: "\n".join(entries[file] for file in files).encode()}
+    architecture, now = apt.architecture(), datetime.now(timezone.utc)
+
+    def indexed(of: Iterable[str]) -> dict[str, bytes]:
+        index = "\n".join(entries[file] for file in of).encode()
+        return {INDEX: index, SIGNED: signer.sign(release_text(index, architecture, now)).encode()}
+
+    contents = indexed(files)
     contents.update((file, (directory / file).read_bytes()) for file in files)
     with tarfile.open(directory / f"{STARTER}.new", "w") as archive:
         for name, content in contents.items():
@@ -319,5 +387,6 @@ def write_index(apt: Apt, directory: Path, packages: Sequence[Package], first: S
             member.size, member.mode = len(content), 0o644
             archive.addfile(member, io.BytesIO(content))
     os.replace(directory / f"{STARTER}.new", directory / STARTER)
-    (directory / f"{INDEX}.new").write_text("\n".join(entries.values()), encoding="utf-8")
-    os.replace(directory / f"{INDEX}.new", directory / INDEX)
+    # The signature last: without it the next run writes all of them.
+    for name, content in {KEY: signer.public_key().encode(), **indexed(entries)}.items():
+        write_file(directory / name, content.decode())

@@ -34,7 +34,7 @@ INDEX = "bundle.json"
 CHECKSUMS = "SHA256SUMS"
 # Besides the weights. Other files in the directory are not part of the bundle.
 PARTS = ("encodings", "images", "packages", "packages.txt")
-FORMAT = 2
+FORMAT = 3
 # The model, and its draft model if it has one.
 SNAPSHOTS = ("weights", "draft_model")
 PLATFORM = ("distribution", "release", "architecture")
@@ -45,11 +45,12 @@ REMEDY = "correct it, or copy a bundle that was built with it"
 
 @dataclass(frozen=True)
 class IndexChange:
-    """Checksums before and after, and whether index or checksums change."""
+    """Checksums before and after, whether index or checksums change, and the SHA-256 of the index."""
 
     before: str
     after: str
     changed: bool
+    sha256: str
 
 
 def write_index(directory: Path, snapshots: Mapping[str, Path], contents: Mapping[str, Any], dry: bool) -> IndexChange:
@@ -89,7 +90,7 @@ def write_index(directory: Path, snapshots: Mapping[str, Path], contents: Mappin
         if changed:
             write_file(directory / INDEX, new)
             write_file(directory / CHECKSUMS, after)
-    return IndexChange(before, after, changed)
+    return IndexChange(before, after, changed, sums[INDEX])
 
 
 def _files(path: Path) -> list[Path]:
@@ -123,27 +124,47 @@ def _text(path: Path) -> str:
         return ""
 
 
-def newest_bundle(indices: Iterable[str]) -> dict[str, Any]:
-    """Return the newest of the indices of hosts, which are in Base64; empty if there are none.
+def read_bundle(encoded: str) -> dict[str, Any]:
+    """Return a bundle from its index, which is in Base64. Raises ValueError if it is not an index of a bundle.
 
     ``content`` in it is the index as given. ``manifest`` has the files of the bundle without the weights, as a model
-    snapshot named after the index; ``snapshots`` the directories of the weights. Raises ValueError if one is not an
-    index of a bundle.
+    snapshot named after the index; ``snapshots`` the directories of the weights.
     """
-    contents = {encoded: base64.b64decode(encoded) for encoded in sorted(set(indices))}
-    if not contents:
-        return {}
-    encoded, content = max(contents.items(), key=lambda item: str(json.loads(item[1])["made"]))
-    index = json.loads(content)
-    if index["format"] != FORMAT:
-        raise ValueError(
-            f"format {index['format']}; this collection reads {FORMAT}. Build the bundle again with playbook bundle.yml"
-        )
-    sha256 = hashlib.sha256(content).hexdigest()
-    files = [*index["files"], {"path": INDEX, "size": len(content), "sha256": sha256}]
-    manifest = {"repository": REPOSITORY, "commit": sha256[:40], "files": files}
-    snapshots = [_place(index[kind]) for kind in SNAPSHOTS if kind in index]
+    content = base64.b64decode(encoded)
+    try:
+        index = json.loads(content)
+        if index["format"] != FORMAT:
+            raise ValueError(
+                f"format {index['format']}; this collection reads {FORMAT}. Build the bundle again with playbook"
+                " bundle.yml"
+            )
+        sha256 = hashlib.sha256(content).hexdigest()
+        files = [*index["files"], {"path": INDEX, "size": len(content), "sha256": sha256}]
+        manifest = {"repository": REPOSITORY, "commit": sha256[:40], "files": files}
+        snapshots = [_place(index[kind]) for kind in SNAPSHOTS if kind in index]
+    except (KeyError, TypeError) as error:
+        raise ValueError(repr(error)) from None
     return {**index, "content": encoded, "manifest": manifest, "snapshots": snapshots}
+
+
+def select_bundle(indices: Iterable[str], allowed: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the bundle that fits a host best, of two the newer; empty if there are no ``indices``, in Base64.
+
+    ``allowed``: SHA-256 of the indices that the inventory has. Nothing of another index is used; if there are
+    only such, the result has their digests as ``unknown``. ``wanted`` as for ``bundle_problems``, without ``packages``.
+    Raises ValueError if an allowed one is not an index of a bundle.
+    """
+    known = {str(sha256).lower() for sha256 in allowed}
+    digests = {encoded: hashlib.sha256(base64.b64decode(encoded)).hexdigest() for encoded in sorted(set(indices))}
+    bundles = [read_bundle(encoded) for encoded, sha256 in digests.items() if sha256 in known]
+    if not bundles:
+        return {"unknown": sorted(digests.values()), "allowed": sorted(known)} if digests else {}
+
+    def fit(bundle: Mapping[str, Any]) -> tuple[int, str]:
+        differences = [*_other_platform(bundle, wanted), *_other_weights(bundle, wanted)]
+        return -len([*differences, *_missing_images(bundle, wanted["images"])]), str(bundle["made"])
+
+    return max(bundles, key=fit)
 
 
 def bundle_problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any], directory: Path | None) -> list[str]:
@@ -157,9 +178,10 @@ def bundle_problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any], direct
         return [
             f"bundle_dir is {wanted['bundle_dir']}, and no host of this run has a bundle: copy it there on one host."
         ]
-    made_for, host = (" ".join(of["platform"][part] for part in PLATFORM) for of in (bundle, wanted))
-    if made_for != host:
-        return [f"The bundle is for {made_for}, and the host is {host}: set bundle_dir to one built on such a machine."]
+    if "unknown" in bundle:
+        return [_unknown(bundle)]
+    if other := [*_other_platform(bundle, wanted)]:
+        return other
     found = [*_other_weights(bundle, wanted), *_missing_images(bundle, wanted["images"])]
     broken = [path for path, size in _sizes(bundle).items() if directory and _size(directory / path) != size]
     if broken:
@@ -180,6 +202,26 @@ def bundle_problems(bundle: Mapping[str, Any], wanted: Mapping[str, Any], direct
             "these packages to those of the inventory that it was built with."
         )
     return found
+
+
+def _unknown(bundle: Mapping[str, Any]) -> str:
+    found = " and ".join(bundle["unknown"])
+    if not bundle["allowed"]:
+        return (
+            f"bundle_sha256 is empty, so a forged bundle could not be recognized. Set it to what playbook bundle.yml "
+            f"showed when it built the bundle. The index on the hosts has {found}."
+        )
+    return (
+        f"The index of the bundle has the SHA-256 {found}, and bundle_sha256 is {' and '.join(bundle['allowed'])}. The "
+        "bundle is another one or was changed. Copy the right one, or set bundle_sha256 to what playbook bundle.yml "
+        "showed when it built this one."
+    )
+
+
+def _other_platform(bundle: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
+    made_for, host = (" ".join(of["platform"][part] for part in PLATFORM) for of in (bundle, wanted))
+    if made_for != host:
+        yield f"The bundle is for {made_for}, and the host is {host}: set bundle_dir to one built on such a machine."
 
 
 def _other_weights(bundle: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:

@@ -76,6 +76,10 @@ options:
         the host. Empty for none.
     type: str
     default: ""
+  bundle_key:
+    description: Public key that O(bundle) is signed with, ASCII-armoured. Required with O(bundle).
+    type: str
+    default: ""
 seealso:
   - module: trtllm.fleet.managed_packages
   - module: ansible.builtin.deb822_repository
@@ -139,7 +143,9 @@ def configure(apt: AptConfiguration, params: dict[str, Any], fetch: Fetch) -> di
     bundle: str = params["bundle"]
     new = False
     if bundle:
-        new = apt.use_bundle(bundle)
+        if not params["bundle_key"]:
+            raise AptError(f"The packages in {bundle} have no key (apt_packages_bundle_key). Run the whole playbook.")
+        new = apt.use_bundle(bundle, params["bundle_key"])
     else:
         if params["repository"]:
             vendor = Vendor(**params["repository"])
@@ -161,6 +167,7 @@ def main() -> None:
             repository=dict(type="dict", options=VENDOR_OPTIONS),
             pin=dict(type="str", default=""),
             bundle=dict(type="str", default=""),
+            bundle_key=dict(type="str", default="", no_log=False),
         ),
         supports_check_mode=True,
     )

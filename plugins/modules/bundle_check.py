@@ -17,7 +17,7 @@ extends_documentation_fragment:
   - trtllm.fleet.attributes.info_module
 options:
   bundle:
-    description: The bundle, as P(trtllm.fleet.newest_bundle#filter) returns it.
+    description: The bundle, as P(trtllm.fleet.select_bundle#filter) returns it.
     type: dict
     required: true
   bundle_dir:

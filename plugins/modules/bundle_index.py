@@ -54,6 +54,14 @@ EXAMPLES = r"""
       platform: {distribution: Debian, release: trixie, architecture: x86_64}
 """
 
+RETURN = r"""
+sha256:
+  description: SHA-256 of C(bundle.json), which has those of all other files.
+  returned: success
+  type: str
+  sample: 05fb1a9b27c6c65b3a5a30e1d3ff3d65f8fb5d8c3aa1e0b8f0b83e56f7e6ab1c
+"""
+
 import os
 from pathlib import Path
 
@@ -83,6 +91,7 @@ def main() -> None:
     header = str(Path(given["path"]) / CHECKSUMS)
     module.exit_json(
         changed=change.changed,
+        sha256=change.sha256,
         diff=dict(before_header=header, after_header=header, before=change.before, after=change.after),
     )
 

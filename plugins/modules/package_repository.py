@@ -11,11 +11,12 @@ short_description: Mirror packages with their dependencies to an apt repository 
 version_added: 0.1.0
 description:
   - Downloads packages and all their dependencies, for a machine of this distribution release without any package, into
-    a directory that apt can install from (C(deb file:PATH ./)).
+    a directory that apt can install from (C(deb [signed-by=KEY] file:PATH ./)).
   - apt itself selects and downloads, with separate sources and state. The machine's installed packages do not matter,
     and its sources and package lists are not touched.
   - Packages are taken from the sources of this machine and from O(repositories). A source of this machine that names
     one of O(repositories) is left out.
+  - The repository is signed with a key of its own. Needs C(gpg).
   - Every file is compared with the checksum in its repository's signed index.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
@@ -114,6 +115,13 @@ packages:
       version: 26.1.5+dfsg1-9
       architecture: amd64
       file: docker.io_26.1.5+dfsg1-9_amd64.deb
+key:
+  description: >-
+    Public key of the repository, ASCII-armoured; empty if check mode did not write it. The private part is not kept: a
+    changed repository has another key.
+  returned: success
+  type: str
+  sample: "-----BEGIN PGP PUBLIC KEY BLOCK-----..."
 fetched:
   description: Files that were downloaded.
   returned: success
@@ -145,7 +153,12 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.apt_configuration imp
     Vendor,
     fetcher,
 )
-from ansible_collections.trtllm.fleet.plugins.module_utils.apt_mirror import PackagesError, Repository, write_repository
+from ansible_collections.trtllm.fleet.plugins.module_utils.apt_mirror import (
+    PackagesError,
+    Repository,
+    public_key,
+    write_repository,
+)
 
 
 def signed(vendor: Vendor, fetch: Fetch) -> Repository:
@@ -183,10 +196,12 @@ def main() -> None:
             given["pins"],
             module.check_mode,
         )
+        key = public_key(Path(given["path"]))
     except (PackagesError, AptError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(
         changed=change.changed,
+        key=key,
         packages=[
             dict(name=package.name, version=package.version, architecture=package.architecture, file=package.file)
             for package in change.packages

@@ -42,3 +42,8 @@ def carry(maker: Fleet, host: Fleet) -> None:
     host.shell(f"rm -rf {BUNDLE}")
     script = f"docker exec {maker.host} tar -C /srv -c bundle | docker exec --interactive {host.host} tar -C /srv -x"
     subprocess.run(script, shell=True, check=True)
+
+
+def digest(maker: Fleet) -> str:
+    """Return what playbook bundle.yml shows for the inventory of the fleet."""
+    return maker.shell(f"sha256sum {BUNDLE}/bundle.json").split()[0]

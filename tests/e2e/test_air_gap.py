@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.air_gap import BUNDLE, SHARE, carry, without_internet_access
+from ansible_collections.trtllm.fleet.tests.e2e.air_gap import BUNDLE, SHARE, carry, digest, without_internet_access
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, lab
 from ansible_collections.trtllm.fleet.tests.e2e.test_secrets import canaries
 
@@ -37,7 +37,9 @@ def make(*arguments: str, **variables: Any) -> Run:
 def bring(*arguments: str, **variables: Any) -> Run:
     """Run site.yml on the two hosts."""
     limit = f"--limit={FIRST.host},{SECOND.host}"
-    return FIRST.playbook("site.yml", limit, *arguments, bundle_dir=BUNDLE, **SHARE, **variables)
+    return FIRST.playbook(
+        "site.yml", limit, *arguments, bundle_dir=BUNDLE, bundle_sha256=digest(MAKER), **SHARE, **variables
+    )
 
 
 def archive(tag: str) -> str:
@@ -109,8 +111,48 @@ def test_invalid_bundle_changes_nothing() -> None:
         assert found.split() == ["/var/lib/trtllm-fleet/record.json"]
 
 
+def test_bundle_that_the_inventory_does_not_know_is_refused() -> None:
+    """Whatever its index says: a host cannot bring a bundle of its own to the others."""
+    carry(MAKER, FIRST)
+    FIRST.shell(f'sed -i \'s/"made": "[^"]*"/"made": "9999"/\' {BUNDLE}/bundle.json')
+    run = bring("--check")
+    assert run.status != 0
+    message = " ".join(run.output.rpartition("cannot serve; nothing was changed.")[2].split())
+    assert f"and bundle_sha256 is {digest(MAKER)}" in message
+    assert digest(FIRST) in message
+    run = FIRST.playbook("playbooks/preflight.yml", f"--limit={FIRST.host}", bundle_dir=BUNDLE)
+    assert "bundle_sha256 is empty" in " ".join(run.output.split())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "images/*.tar",
+        "packages/docker.io_*.deb",
+        "models/openai/gpt-oss-120b/*/model-00000-of-00014.safetensors",
+    ],
+    ids=["image", "package", "weights"],
+)
+def test_changed_file_is_refused_by_name(changed: str) -> None:
+    """With the size and the time that the file had."""
+    carry(MAKER, FIRST)
+    file = FIRST.shell(f"ls {BUNDLE}/{changed}").strip()
+    FIRST.shell(
+        f"touch --reference={file} /tmp/time && printf X | dd of={file} bs=1 seek=1000 conv=notrunc status=none"
+        f" && touch --reference=/tmp/time {file}"
+    )
+    with without_internet_access(HOSTS):
+        run = bring()
+    assert run.status != 0
+    assert file.rpartition("/")[2] in " ".join(run.output.split())
+    for host in HOSTS:
+        assert host.shell("dpkg --list docker.io nvidia-driver-cuda 2>/dev/null | grep ^ii", check=False) == ""
+
+
 def test_missing_bundle_is_one_problem() -> None:
-    run = FIRST.playbook("playbooks/preflight.yml", f"--limit={SECOND.host}", bundle_dir=BUNDLE)
+    run = FIRST.playbook(
+        "playbooks/preflight.yml", f"--limit={SECOND.host}", bundle_dir=BUNDLE, bundle_sha256=digest(MAKER)
+    )
     assert run.status != 0
     message = " ".join(run.output.rpartition("cannot serve; nothing was changed.")[2].split())
     assert message.startswith(f"{SECOND.host}: - bundle_dir is {BUNDLE}, and no host of this run has a bundle: copy it")
@@ -147,6 +189,8 @@ def test_both_hosts_deploy_without_internet_access() -> None:
 
 
 def test_next_bundle_brings_changed_files_only(hub: Hub) -> None:
+    # On the same file system, to use it again.
+    MAKER.shell(f"rm -rf /srv/old && cp --archive --link {BUNDLE} /srv/old && cp {BUNDLE}/bundle.json /srv/bundle.json")
     before, releases = index(), [host.release() for host in HOSTS]
     packages = MAKER.shell(f"stat --format '%n %y' {BUNDLE}/packages/*")
     hub.clear_log()
@@ -165,3 +209,19 @@ def test_next_bundle_brings_changed_files_only(hub: Hub) -> None:
     assert all(host.release() != release for host, release in zip(HOSTS, releases, strict=True))
     for host in HOSTS:
         assert len(host.shell("ls /srv/trtllm-fleet/models/trtllm.fleet/bundle").split()) == 1
+
+
+def test_older_bundle_is_used_again() -> None:
+    """A host has the newer one, too, and the inventory knows both."""
+    MAKER.shell(
+        f"mv {BUNDLE} /srv/new && cp --archive --link /srv/old {BUNDLE} && cp /srv/bundle.json {BUNDLE}/bundle.json"
+    )
+    releases = [host.release() for host in HOSTS]
+    both = [digest(MAKER), MAKER.shell("sha256sum /srv/new/bundle.json").split()[0]]
+    carry(MAKER, FIRST)
+    with without_internet_access(HOSTS):
+        limit = f"--limit={FIRST.host},{SECOND.host}"
+        run = FIRST.playbook("site.yml", limit, bundle_dir=BUNDLE, bundle_sha256=both, **SHARE)
+        assert run.status == 0, run.output
+        assert [host.chat() for host in HOSTS] == [200, 200]
+    assert all(host.release() != release for host, release in zip(HOSTS, releases, strict=True))

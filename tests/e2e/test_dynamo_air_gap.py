@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.air_gap import BUNDLE, SHARE, carry, without_internet_access
+from ansible_collections.trtllm.fleet.tests.e2e.air_gap import BUNDLE, SHARE, carry, digest, without_internet_access
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import lab, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import Dynamo, changed, said
 
@@ -36,17 +36,21 @@ def test_bundle_has_the_images_of_all_components(dynamo: Dynamo) -> None:
     assert changed(again) == {MAKER: 0}
 
 
+def use(dynamo: Dynamo) -> dict[str, str]:
+    return {"bundle_dir": BUNDLE, "bundle_sha256": digest(dynamo.hosts[MAKER])}
+
+
 def test_bundle_with_another_image_is_refused(dynamo: Dynamo) -> None:
     carry(dynamo.hosts[MAKER], dynamo.hosts["dyn-1"])
     wrong = "registry.origin.test/library/nats:2.0.0"
-    run = dynamo.play(bundle_dir=BUNDLE, dynamo_nats_image=wrong, **SHARE)
+    run = dynamo.play(**use(dynamo), dynamo_nats_image=wrong, **SHARE)
     assert run.status != 0
     assert f"and dynamo_nats_image is {wrong}: correct it" in said(run)
     assert "nothing was changed" in said(run)
 
 
 def test_bundle_without_a_host_with_workers_is_refused(dynamo: Dynamo) -> None:
-    run = dynamo.play(bundle_dir=BUNDLE, **SHARE)
+    run = dynamo.play(**use(dynamo), **SHARE)
     assert run.status != 0
     assert f"Copy the whole bundle to {BUNDLE} on one of dyn-2." in said(run)
     assert "nothing was changed" in said(run)
@@ -56,12 +60,12 @@ def test_hosts_serve_without_internet_access(dynamo: Dynamo) -> None:
     carry(dynamo.hosts[MAKER], dynamo.hosts["dyn-2"])
     hosts = [dynamo.hosts[name] for name in HOSTS]
     with without_internet_access(hosts):
-        run = dynamo.play(bundle_dir=BUNDLE, **SHARE)
+        run = dynamo.play(**use(dynamo), **SHARE)
         assert run.status != 0
         assert "others cannot reach dyn-1 (none). Set dynamo_interface" in said(run)
         assert "does not appear to be an IPv4" not in said(run)
-        dynamo.deploy(bundle_dir=BUNDLE, dynamo_interface="eth0", **SHARE)
+        dynamo.deploy(**use(dynamo), dynamo_interface="eth0", **SHARE)
         assert wait_for(dynamo.complete, 60)
         before = dynamo.runs()
-        assert set(changed(dynamo.deploy(bundle_dir=BUNDLE, dynamo_interface="eth0", **SHARE)).values()) == {0}
+        assert set(changed(dynamo.deploy(**use(dynamo), dynamo_interface="eth0", **SHARE)).values()) == {0}
         assert dynamo.runs() == before

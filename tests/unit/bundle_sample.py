@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.bundle import newest_bundle
+from ansible_collections.trtllm.fleet.plugins.module_utils.bundle import read_bundle
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import (
     Manifest,
     RemoteFile,
@@ -23,6 +23,7 @@ CONTENTS: dict[str, Any] = {
     "platform": PLATFORM,
     "weights": {"hub": "https://hub.example.com", "revision": "main"},
     "images": [{"name": IMAGE, "digest": "sha256:0"}],
+    "packages_key": "a key",
     "packages": [
         {"name": "docker.io", "version": "26.1.5+dfsg1-9", "architecture": "amd64"},
         {"name": "nvidia-driver-cuda", "version": "580.159.04-1", "architecture": "amd64"},
@@ -85,5 +86,9 @@ def encoded(directory: Path) -> str:
     return base64.b64encode((directory / "bundle.json").read_bytes()).decode()
 
 
+def digest(directory: Path) -> str:
+    return sha256((directory / "bundle.json").read_bytes())
+
+
 def bundle_of(directory: Path) -> dict[str, Any]:
-    return newest_bundle([encoded(directory)])
+    return read_bundle(encoded(directory))

@@ -19,6 +19,7 @@ from ansible_collections.trtllm.fleet.tests.unit.bundle_sample import (
     PLATFORM,
     Later,
     bundle_of,
+    digest,
     write_parts,
 )
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
@@ -57,17 +58,20 @@ def played(folder: Path, hosts: dict[str, Any], tasks: list[dict[str, Any]], **v
     return [task["hosts"] for play in results["plays"] for task in play["tasks"]]
 
 
-def test_each_host_takes_the_newest_bundle_of_its_own_directory(
+def test_each_host_takes_a_bundle_of_its_own_directory(
     tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    allowed: list[str] = []
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
         write_index(tmp_path, {"weights": weights}, {**CONTENTS, "platform": {**PLATFORM, "release": name}}, dry=False)
         (tmp_path / "bundle.json").rename(tmp_path / name / "bundle.json")
+        allowed.append(digest(tmp_path / name))
         monkeypatch.setattr("ansible_collections.trtllm.fleet.plugins.module_utils.bundle.datetime", Later)
     hosts = {name: {"bundle_dir": f"{tmp_path}/{{{{ kind }}}}", "kind": name} for name in ("old", "new", "none")}
     # Without facts of the hosts it gets no further than that.
-    wanted = {"bundle_model": "a/b", "bundle_images": {}}
+    platform = {"distribution": "Debian", "distribution_release": "trixie", "architecture": "x86_64"}
+    wanted = {"bundle_model": "a/b", "bundle_images": {}, "bundle_sha256": allowed, "ansible_facts": platform}
     tasks = [{"include_role": {"name": "trtllm.fleet.bundle", "tasks_from": "resolve"}, "vars": wanted}]
     results = played(tmp_path, hosts, tasks, __bundle_link=str(tmp_path / "link"))
     facts: dict[str, dict[str, Any]] = {host: {} for host in hosts}

@@ -114,7 +114,7 @@ def tree(root: Path) -> dict[str, str]:
 def configured(root: Path, bundle: str = "", check_mode: bool = False) -> AptConfiguration:
     apt = AptConfiguration(root, check_mode)
     if bundle:
-        apt.use_bundle(bundle)
+        apt.use_bundle(bundle, "a key\n")
     else:
         apt.add_vendor(VENDOR, KEY)
         apt.note_packages()
@@ -218,7 +218,11 @@ def test_package_lists_of_the_source_in_use(root: Path, bundle: str) -> None:
 def test_a_bundle_is_the_only_source_and_packages_are_noted(root: Path) -> None:
     configured(root, "/srv/bundle/packages")
     files = tree(root)
-    assert files["etc/trtllm-fleet/apt.list"] == "deb [trusted=yes] file:/srv/bundle/packages/ ./\n"
+    assert (
+        files["etc/trtllm-fleet/apt.list"]
+        == "deb [signed-by=/etc/trtllm-fleet/apt.asc] file:/srv/bundle/packages/ ./\n"
+    )
+    assert files["etc/trtllm-fleet/apt.asc"] == "a key\n"
     assert not any(path.startswith("etc/apt/sources.list.d") for path in files)
     assert 'Dir::Etc::SourceParts "/dev/null";' in files["etc/trtllm-fleet/apt.conf"]
     assert "DPkg::Pre-Install-Pkgs" in files["etc/trtllm-fleet/apt.conf"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.bundle import bundle_problems, newest_bundle, write_index
+from ansible_collections.trtllm.fleet.plugins.module_utils.bundle import bundle_problems, select_bundle, write_index
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import Manifest, verify
 from ansible_collections.trtllm.fleet.plugins.modules import bundle_check, bundle_index
 from ansible_collections.trtllm.fleet.tests.unit.bundle_sample import (
@@ -21,7 +22,9 @@ from ansible_collections.trtllm.fleet.tests.unit.bundle_sample import (
     PLATFORM,
     Later,
     bundle_of,
+    digest,
     encoded,
+    sha256,
     write_parts,
     write_snapshot,
 )
@@ -140,17 +143,6 @@ def test_what_the_hosts_get_of_it_is_a_snapshot(tmp_path: Path, weights: Path) -
     assert not [file.path for file in manifest.files if file.path.startswith("models/")], "these go the model's way"
 
 
-def test_the_newest_of_several(tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False)
-    old = encoded(tmp_path)
-    (tmp_path / "images/release.tar").write_text("another")
-    monkeypatch.setattr("ansible_collections.trtllm.fleet.plugins.module_utils.bundle.datetime", Later)
-    write_index(tmp_path, {"weights": weights}, CONTENTS, dry=False)
-    newest = newest_bundle([encoded(tmp_path), old, old])
-    assert (newest["made"], newest["content"]) == ("2099-01-01T00:00:00Z", encoded(tmp_path))
-    assert newest_bundle([]) == {}
-
-
 WANTED: dict[str, Any] = {
     "bundle_dir": "/srv/bundle",
     "platform": PLATFORM,
@@ -162,6 +154,50 @@ WANTED: dict[str, Any] = {
     "packages": ["docker.io", "nvidia-driver-cuda=580.159.04-*"],
     "alone": False,
 }
+
+
+def write_bundles(folder: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
+    """Write a bundle, and a newer one with another image. Return index and digest of each."""
+    found = {}
+    for name in ("old", "new"):
+        image = {"images": [{"name": IMAGE if name == "old" else "example.com/release:1.3", "digest": "sha256:0"}]}
+        write_index(folder, {"weights": weights}, {**CONTENTS, **image}, dry=False)
+        found[name] = (encoded(folder), digest(folder))
+        monkeypatch.setattr("ansible_collections.trtllm.fleet.plugins.module_utils.bundle.datetime", Later)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("image", "selected"), [(IMAGE, "old"), ("example.com/release:1.3", "new"), ("another", "new")]
+)
+def test_the_bundle_that_fits_is_selected(
+    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, image: str, selected: str
+) -> None:
+    """An older one, too. Of several that fit as well, or as badly, it is the newest."""
+    bundles = write_bundles(tmp_path, weights, monkeypatch)
+    indices, allowed = zip(*bundles.values(), strict=True)
+    wanted = {**WANTED, "images": {"serving_recipe_image": image}}
+    assert select_bundle([*indices, indices[0]], allowed, wanted)["content"] == bundles[selected][0]
+    assert select_bundle([], allowed, wanted) == {}
+
+
+def test_only_a_bundle_with_a_known_digest_is_used(
+    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the index of a host says, such as its time."""
+    bundles = write_bundles(tmp_path, weights, monkeypatch)
+    forged = json.dumps({**json.loads(base64.b64decode(bundles["old"][0])), "made": "9999"}).encode()
+    indices = [bundles["old"][0], base64.b64encode(forged).decode(), base64.b64encode(b"no index").decode()]
+    assert select_bundle(indices, [bundles["old"][1].upper()], WANTED)["content"] == bundles["old"][0]
+    unknown = select_bundle(indices[1:], [bundles["old"][1]], WANTED)
+    (problem,) = bundle_problems(unknown, WANTED, None)
+    assert sha256(forged) in problem
+    assert f"bundle_sha256 is {bundles['old'][1]}" in problem
+    (problem,) = bundle_problems(select_bundle(indices[:1], [], WANTED), WANTED, None)
+    assert problem.startswith("bundle_sha256 is empty")
+    assert bundles["old"][1] in problem
+
+
 # Differences of a host, and the problems that are reported, with the variable to change.
 UNFIT: dict[str, tuple[dict[str, Any], list[str]]] = {
     "release": (

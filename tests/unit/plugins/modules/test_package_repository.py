@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import subprocess
 import tarfile
 import threading
@@ -118,12 +119,12 @@ def test_apt_takes_what_was_written(tmp_path: Path, repository: Repository, run:
     starter = tmp_path / "starter"
     starter.mkdir()
     with tarfile.open(tmp_path / "packages/starter.tar") as archive:
-        assert sorted(archive.getnames()) == ["Packages", "library_1.1_all.deb"]
+        assert sorted(archive.getnames()) == ["InRelease", "Packages", "library_1.1_all.deb"]
         archive.extractall(starter)
     for place, names in ((tmp_path / "packages", ["common", "engine", "library"]), (starter, ["library"])):
         etc = tmp_path / "host"
         etc.mkdir(exist_ok=True)
-        (etc / "sources.list").write_text(f"deb [trusted=yes] file:{place}/ ./\n")
+        (etc / "sources.list").write_text(f"deb [signed-by={tmp_path}/packages/bundle.asc] file:{place}/ ./\n")
         root = tmp_path / f"root-{place.name}"
         apt = hosts_apt(root, etc)
         listed = apt("install", "--yes", "--simulate", names[-1] if place == starter else "engine")
@@ -179,16 +180,45 @@ def test_what_is_broken_is_fetched_again(tmp_path: Path, repository: Repository,
     assert run(["engine"])["changed"] is False
 
 
-@pytest.mark.parametrize("lost", ["Packages", "starter.tar"])
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ("Packages", "Hash Sum mismatch|File has unexpected size"),
+        ("InRelease", "not signed|NO_PUBKEY|no signature|BADSIG|Signed file isn't valid|[Ss]ignature"),
+        ("bundle.asc", "not signed|NO_PUBKEY|[Ss]ignature|key"),
+    ],
+)
+def test_apt_refuses_what_was_changed(
+    tmp_path: Path, repository: Repository, run: Any, changed: str, words: str
+) -> None:
+    key = run(["engine"])["key"]
+    (tmp_path / "key.asc").write_text(key)
+    assert key == (tmp_path / "packages/bundle.asc").read_text()
+    path = tmp_path / "packages" / changed
+    if changed == "bundle.asc":
+        # Signed with another key, which the one of the index does not verify.
+        (tmp_path / "packages/Packages").unlink()
+        assert run(["engine"])["key"] != key
+    else:
+        path.write_text(path.read_text().replace("engine", "enginf").replace("Origin: ", "Origin: x"))
+    etc = tmp_path / "host"
+    etc.mkdir()
+    (etc / "sources.list").write_text(f"deb [signed-by={tmp_path}/key.asc] file:{tmp_path}/packages/ ./\n")
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        hosts_apt(tmp_path / "root", etc)
+    assert re.search(words, refused.value.stderr)
+
+
+@pytest.mark.parametrize("lost", ["Packages", "InRelease", "bundle.asc", "starter.tar"])
 def test_a_lost_index_is_written_again(
     tmp_path: Path, repository: Repository, run: Any, lost: str, log: list[str]
 ) -> None:
     run(["engine"], starter=["library"])
-    before = (tmp_path / "packages" / lost).read_bytes()
     (tmp_path / "packages" / lost).unlink()
     log.clear()
     assert run(["engine"], starter=["library"])["changed"] is True
-    assert (tmp_path / "packages" / lost).read_bytes() == before
+    assert (tmp_path / "packages" / lost).is_file()
+    assert run(["engine"], starter=["library"])["changed"] is False
     assert log == []
 
 
