@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,9 +39,8 @@ def make(*arguments: str, **variables: Any) -> Run:
 def bring(*arguments: str, **variables: Any) -> Run:
     """Run site.yml on the two hosts."""
     limit = f"--limit={FIRST.host},{SECOND.host}"
-    return FIRST.playbook(
-        "site.yml", limit, *arguments, bundle_dir=BUNDLE, bundle_sha256=digest(MAKER), **SHARE, **variables
-    )
+    given = {"bundle_dir": BUNDLE, "bundle_sha256": digest(MAKER), **SHARE, **variables}
+    return FIRST.playbook("site.yml", limit, *arguments, **given)
 
 
 def archive(tag: str) -> str:
@@ -51,7 +52,16 @@ def index() -> dict[str, Any]:
     return json.loads(MAKER.shell(f"cat {BUNDLE}/bundle.json"))
 
 
-def test_bundle_is_made() -> None:
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a key and a file of allowed signers."""
+    folder = tmp_path_factory.mktemp("signer")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key"], check=True)
+    (folder / "allowed_signers").write_text(f"operator {(folder / 'key.pub').read_text()}")
+    return folder
+
+
+def test_bundle_is_made(signer: Path) -> None:
     run = make("--check")
     assert run.status == 0, run.output
     assert MAKER.shell("ls /srv /etc/trtllm-fleet 2>/dev/null", check=False).split() == ["/srv:"]
@@ -59,10 +69,11 @@ def test_bundle_is_made() -> None:
     assert run.status != 0
     assert "docker load needs a tag" in " ".join(run.output.split())
     assert MAKER.shell("ls /srv /etc/trtllm-fleet 2>/dev/null", check=False).split() == ["/srv:"]
-    run = make()
+    run = make(bundle_signing_key=str(signer / "key"))
     assert run.status == 0, run.output
+    assert f"bundle_sha256: {digest(MAKER)}" in run.output
     for arguments in ((), ("--check", "--diff")):
-        run = make(*arguments)
+        run = make(*arguments, bundle_signing_key=str(signer / "key"))
         assert run.status == 0, run.output
         assert "changed=0" in run.output, arguments
 
@@ -72,7 +83,7 @@ def test_bundle_has_the_listed_content() -> None:
     on_disk = MAKER.shell(
         f"cd {BUNDLE} && find . -name .cache -prune -o -name .hub -prune -o -type f -print"
     ).splitlines()
-    assert len(checked) == len(on_disk) - 1, "all but the checksums themselves"
+    assert len(checked) == len(on_disk) - 2, "all but the checksums themselves and the signature"
     bundle = index()
     assert bundle["platform"] == {"distribution": "Debian", "release": "trixie", "architecture": os.uname().machine}
     assert [image["name"] for image in bundle["images"]] == [f"{IMAGE}:1.2.1"]
@@ -159,12 +170,16 @@ def test_missing_bundle_is_one_problem() -> None:
     assert message.count(" - ") == 1, "there are no other files"
 
 
-def test_both_hosts_deploy_without_internet_access() -> None:
+def test_both_hosts_deploy_without_internet_access(signer: Path) -> None:
     carry(MAKER, FIRST)
     with without_internet_access(HOSTS):
         run = bring()
         assert run.status == 0, run.output
         assert [host.chat() for host in HOSTS] == [200, 200]
+        # The same by its signature, which changes nothing else.
+        run = bring(bundle_sha256=[], bundle_allowed_signers=str(signer / "allowed_signers"))
+        assert run.status == 0, run.output
+        assert run.output.count("changed=1") == 2, run.output
         run = bring()
         assert run.status == 0, run.output
         assert run.output.count("changed=0") == 2, run.output
