@@ -59,3 +59,53 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 def _told(value: Any) -> str:
     return "none" if value in (None, "", [], {}) else str(value)
+
+
+def behind_gateway(
+    gateway: Mapping[str, Mapping[str, Mapping[str, Any]]], hosts: Mapping[str, Mapping[str, Any]], model: str
+) -> dict[str, Any]:
+    """Return what a gateway sends the requests of a model to.
+
+    Instances that are drained or down do no work, so their GPUs do not count.
+
+    Args:
+        gateway: ``hosts`` of module gateway_info.
+        hosts: The releases (``release.json``) of the hosts of the run, by name.
+        model: The model to measure; empty for the only one.
+
+    Returns:
+        ``hosts`` in service, sorted; ``gpus``, the number of GPUs of their instances in service; ``model``, the name
+        for requests; and ``problems``, why the figures would be wrong.
+    """
+    serving = {
+        host: {name for name, one in instances.items() if one["up"] and not one["drained"]}
+        for host, instances in gateway.items()
+    }
+    models = sorted({gateway[host][name]["model"] for host, names in serving.items() for name in names})
+    chosen = model or (models[0] if len(models) == 1 else "")
+    problems = []
+    if not models:
+        problems.append("The gateway has no instance in service. Run status.yml.")
+    elif chosen not in models:
+        problems.append(
+            f"The gateway serves {' and '.join(models)}, and benchmark_model is {model or 'not set'}. Set it to one of "
+            "them."
+        )
+    wanted = {
+        host: {name for name in names if gateway[host][name]["model"] == chosen} for host, names in serving.items()
+    }
+    found = sorted(host for host, names in wanted.items() if names)
+    if absent := [host for host in found if host not in hosts]:
+        problems.append(
+            f"The gateway sends requests to {', '.join(absent)}, too, which are not in this run, so their GPUs are "
+            "unknown. Run it without --limit."
+        )
+    gpus = [
+        gpu
+        for host in found
+        for instance in hosts.get(host, {"instances": []})["instances"]
+        if instance["name"] in wanted[host]
+        for gpu in instance["gpus"]
+    ]
+    known = [hosts[host]["served_model"] for host in found if host in hosts and hosts[host].get("model") == chosen]
+    return {"hosts": found, "gpus": len(gpus), "model": (known or [chosen])[0], "problems": problems}
