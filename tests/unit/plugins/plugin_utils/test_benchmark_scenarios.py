@@ -139,7 +139,7 @@ def refused(names: list[str], options: dict[str, Any]) -> list[str]:
     return str(error.value).splitlines()
 
 
-KNOWN = "smoke, quick_start, dynamo_guide, h100_template, low_latency"
+KNOWN = "smoke, rollout, quick_start, dynamo_guide, h100_template, low_latency"
 
 
 @pytest.mark.parametrize(
