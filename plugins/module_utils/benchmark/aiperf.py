@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def read(folder: Path, point: Mapping[str, Any]) -> tuple[Measured, dict[str, An
         said = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ToolError(f"aiperf's {RESULT} cannot be read: {error}") from None
-    return parse(said, point), said
+    return replace(parse(said, point), steady_per_second=steady_rate(path.parent / REQUESTS, point)), said
 
 
 def parse(said: Any, point: Mapping[str, Any]) -> Measured:
@@ -172,11 +173,54 @@ def _spread(metrics: Mapping[str, Any], name: str) -> Spread:
     return Spread(*(number(metric.get(part)) for part in parts))
 
 
+def steady_rate(path: Path, point: Mapping[str, Any]) -> float | None:
+    """Return the tokens a second of a load without its beginning and its end; None if nothing is left or known.
+
+    The beginning is until each user has finished a request, because all of them begin at the same time. The end begins
+    with the last request: from then on fewer are in flight. Tokens of an answer are spread evenly from its first one to
+    its end.
+    """
+    try:
+        answers = sorted(_answer(line) for line in _measured(path))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    users = point["concurrency"]
+    if len(answers) < 2 * users:
+        return None
+    begin, end = max(answer[2] for answer in answers[:users]), answers[-1][0]
+    if end <= begin:
+        return None
+    tokens = sum(_within(first, last, count, begin, end) for _start, first, last, count in answers)
+    return tokens / (end - begin)
+
+
+def _answer(line: Mapping[str, Any]) -> tuple[float, float, float, float]:
+    """Return start, first token and end of a request in seconds, and its tokens."""
+    about, metrics = line["metadata"], line["metrics"]
+    start, last = (about[name] / 1e9 for name in ("request_start_ns", "request_end_ns"))
+    first = metrics["time_to_first_token"]
+    if first["unit"] != "ms":
+        raise ValueError(f"time_to_first_token is in {first['unit']}")
+    return start, start + first["value"] / 1000, last, metrics["output_sequence_length"]["value"]
+
+
+def _within(first: float, last: float, count: float, begin: float, end: float) -> float:
+    """Return how many tokens of an answer are within a time."""
+    if last <= first:
+        return count if begin <= last < end else 0.0
+    return count * max(0.0, min(last, end) - max(first, begin)) / (last - first)
+
+
+def _measured(path: Path) -> list[dict[str, Any]]:
+    """Return the requests that are not of the warm-up. Raises OSError, ValueError, KeyError, TypeError."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if line["metadata"]["benchmark_phase"] == "profiling"]
+
+
 def _failures(path: Path) -> list[dict[str, Any]]:
     """Return the failed requests in the form of a result's summary."""
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        measured = [line for line in lines if line["metadata"]["benchmark_phase"] == "profiling"]
+        measured = _measured(path)
         return [{"error_details": line["error"], "count": 1} for line in measured if line.get("error")]
     except (OSError, ValueError, KeyError, TypeError):
         return []

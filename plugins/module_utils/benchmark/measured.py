@@ -38,7 +38,8 @@ class Measured:
 
     ``seconds`` excludes the warm-up. Tokens are the totals of the answered requests, as the server counts them. The
     latencies are the time to first token, the time per output token, the time between two pieces of the stream, and
-    the whole request. ``good_per_second`` are the requests within the tool's limits.
+    the whole request. ``good_per_second`` are the requests within the tool's limits. ``steady_per_second`` are the
+    tokens a second while each user had a request in flight and had finished one before; None is unknown.
     """
 
     asked: int
@@ -51,6 +52,7 @@ class Measured:
     itl_ms: Spread
     e2e_ms: Spread
     good_per_second: float | None = None
+    steady_per_second: float | None = None
     errors: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -79,6 +81,7 @@ class Measured:
                 "requests_per_second": _rate(self.answered, self.seconds),
                 "good_requests_per_second": _round(self.good_per_second),
                 "output_tokens_per_second": output,
+                "steady_output_tokens_per_second": _round(self.steady_per_second),
                 "total_tokens_per_second": _rate(self.input_tokens + self.output_tokens, self.seconds),
                 "output_tokens_per_second_per_gpu": _round(output / gpus) if gpus and output is not None else None,
                 # Tools define this differently; here it is the speed of an answer after its first token.

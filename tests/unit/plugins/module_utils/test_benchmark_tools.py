@@ -65,6 +65,7 @@ def test_aiperf_s_result(tmp_path: Path) -> None:
             "requests_per_second": 17.01,
             "good_requests_per_second": 16.9,
             "output_tokens_per_second": 272.16,
+            "steady_output_tokens_per_second": None,
             "total_tokens_per_second": 442.26,
             "output_tokens_per_second_per_gpu": 34.02,
             "output_tokens_per_second_per_user": 93.952,
@@ -144,6 +145,51 @@ def test_aiperf_leaves_nothing(requests: str | None, tmp_path: Path) -> None:
         (tmp_path / "profile_export.jsonl").write_text(requests)
     with pytest.raises(ToolError, match=r"^aiperf left no profile_export_aiperf\.json$"):
         read(aiperf, tmp_path, None)
+
+
+def request(start: float, first: float, end: float, tokens: int, phase: str = "profiling") -> str:
+    """Return aiperf's line of a request, with times in seconds."""
+    metadata = {"benchmark_phase": phase, "request_start_ns": start * 1e9, "request_end_ns": end * 1e9}
+    metrics = {
+        "time_to_first_token": {"value": (first - start) * 1000, "unit": "ms"},
+        "output_sequence_length": {"value": tokens, "unit": "tokens"},
+    }
+    return json.dumps({"metadata": metadata, "metrics": metrics})
+
+
+def steady(folder: Path, lines: list[str], users: int) -> float | None:
+    (folder / "profile_export.jsonl").write_text("\n".join(lines))
+    return aiperf.steady_rate(folder / "profile_export.jsonl", {"concurrency": users})
+
+
+def test_throughput_without_beginning_and_end(tmp_path: Path) -> None:
+    """Two users with four requests each: the first prefills take 5 s, later ones 0, and an answer 10 s for 100 tokens.
+
+    One user is slower at first, so the last request of one is alone at the end.
+    """
+    lines = [request(0, 1, 2, 999, "warmup")]
+    for begin in (0.0, 5.0):
+        lines.append(request(0, begin + 5, begin + 15, 100))
+        lines += [request(begin + 5 + 10 * n, begin + 5 + 10 * n, begin + 15 + 10 * n, 100) for n in (1, 2, 3)]
+    # From 20 s, when both have finished one, to 40 s, when the last request begins: 10 tokens/s of each.
+    assert steady(tmp_path, lines, 2) == pytest.approx(20)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["no JSON"],
+        [request(0, 1, 10, 100)] * 3,
+        # All begin at once: there is no time in which one begins after all have finished one.
+        [request(0, 1, 10, 100)] * 8,
+        [request(n, n + 1, n + 10, 100).replace('"ms"', '"s"') for n in range(8)],
+    ],
+    ids=["none", "no JSON", "too few", "all at once", "another unit"],
+)
+def test_no_steady_throughput(tmp_path: Path, lines: list[str]) -> None:
+    assert steady(tmp_path, lines, 2) is None
+    assert aiperf.steady_rate(tmp_path / "absent", {"concurrency": 2}) is None
 
 
 @pytest.mark.parametrize("version", ["0.2.0", "0.5.0", "0.9.0", "0.13.0"])
@@ -326,6 +372,7 @@ def test_benchmark_serving_s_result(tmp_path: Path) -> None:
         "requests_per_second": 16.707,
         "good_requests_per_second": 13.366,
         "output_tokens_per_second": 267.31,
+        "steady_output_tokens_per_second": None,
         "total_tokens_per_second": 1938.0,
         "output_tokens_per_second_per_gpu": 66.828,
         "output_tokens_per_second_per_user": pytest.approx(92.36, abs=0.01),
