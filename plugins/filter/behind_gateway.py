@@ -37,10 +37,11 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - C(hosts) in service, C(gpus), the number of GPUs of their instances, and C(model), the name for requests.
+    - C(hosts) in service, C(gpus), the number of GPUs of their instances, C(model), the name for requests, and
+      C(weights), their path.
     - C(problems) has why figures of a GPU would be wrong, such as hosts in service that are not in the run.
   type: dict
-  sample: {hosts: [gpu1], gpus: 8, model: gpt-oss-120b, problems: []}
+  sample: {hosts: [gpu1], gpus: 8, model: gpt-oss-120b, weights: /srv/trtllm-fleet/models/a, problems: []}
 """
 
 from collections.abc import Callable, Mapping

@@ -18,7 +18,9 @@ options:
     type: dict
     required: true
   away:
-    description: Number of instances of each model to drain, by host; all that it has if it has fewer.
+    description: >-
+      Instances to drain by host, each a number of instances of each model, or such numbers by model; all that it has if
+      it has fewer.
     type: dict
     required: true
 author:
@@ -45,14 +47,16 @@ from typing import Any
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.plan import in_service
 
 
-def rollout_capacity(gateway: Mapping[str, Any], away: Mapping[str, int]) -> float:
+def rollout_capacity(gateway: Mapping[str, Any], away: Mapping[str, int | Mapping[str, int]]) -> float:
     """Return the percentage of the instances of a model that serve without some, of the model where it is lowest."""
     serving, taken, total = Counter[str](), Counter[str](), Counter[str]()
     for host, instances in gateway["hosts"].items():
         total.update(one["model"] for one in instances.values())
         ready = in_service(instances.values())
         serving += ready
-        taken += Counter({model: min(number, away.get(host, 0)) for model, number in ready.items()})
+        drained = away.get(host, 0)
+        by_model = drained if isinstance(drained, Mapping) else dict.fromkeys(ready, drained)
+        taken += Counter({model: min(number, by_model.get(model, 0)) for model, number in ready.items()})
     return min((100 * (serving[model] - number) / total[model] for model, number in taken.items()), default=100.0)
 
 

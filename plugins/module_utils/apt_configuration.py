@@ -163,6 +163,8 @@ class AptConfiguration:
     def use_bundle(self, bundle: str, key: str) -> bool:
         """Let apt use a bundle, signed with this key, and nothing else. Returns whether its source is new.
 
+        Without a key it is that of the last time. Raises AptError if there was none.
+
         The sources of the host stay as they are, for the time when they are reachable.
         """
         lists = self.root / BUNDLE_LISTS
@@ -181,6 +183,14 @@ class AptConfiguration:
             'Acquire::Check-Date "false";\n'
             f"{NOTING}",
         )
+        if not key:
+            try:
+                key = (self.root / BUNDLE_KEY).read_text(encoding="utf-8")
+            except FileNotFoundError:
+                raise AptError(
+                    f"The packages in {bundle} have no key yet. Run site.yml or dynamo.yml, which take it from the "
+                    "bundle."
+                ) from None
         new_key = self._put(BUNDLE_KEY, key)
         return self._put(BUNDLE_SOURCE, f"deb [signed-by=/{BUNDLE_KEY}] file:{bundle}/ ./\n") or new_key
 

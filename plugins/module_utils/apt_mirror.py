@@ -35,6 +35,9 @@ STARTER = "starter.tar"
 # The signed list of checksums, and the public key that verifies it, ASCII-armoured.
 SIGNED = "InRelease"
 KEY = "bundle.asc"
+# Time of key and signatures. sqv, apt's verifier in Debian 13, refuses those of the future, and a host without internet
+# access may have a wrong clock. In gpg's form of a time that stands still.
+LONG_AGO = "20200101T000000!"
 # In the repository, while apt fetches.
 INCOMING = ".incoming"
 # Settings of this machine for access to repositories: proxies, timeouts and similar ones.
@@ -117,9 +120,12 @@ class Signer:
         return self._gpg("--clearsign", "--digest-algo", "SHA512", text=text)
 
     def _gpg(self, *arguments: str, text: str = "") -> str:
-        home = ("--homedir", str(self._home), "--batch", "--pinentry-mode", "loopback", "--passphrase", "")
+        options = ["--homedir", str(self._home), "--batch", "--pinentry-mode", "loopback", "--passphrase", ""]
+        options += ["--faked-system-time", LONG_AGO]
         try:
-            done = subprocess.run(["gpg", *home, *arguments], input=text, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                ["gpg", *options, *arguments], input=text, capture_output=True, text=True, check=False
+            )
         except FileNotFoundError:
             raise PackagesError("Command gpg not found. Run: apt install gnupg.") from None
         if done.returncode:
@@ -386,7 +392,8 @@ def write_index(
             member = tarfile.TarInfo(name)
             member.size, member.mode = len(content), 0o644
             archive.addfile(member, io.BytesIO(content))
-    os.replace(directory / f"{STARTER}.new", directory / STARTER)
     # The signature last: without it the next run writes all of them.
+    (directory / SIGNED).unlink(missing_ok=True)
+    os.replace(directory / f"{STARTER}.new", directory / STARTER)
     for name, content in {KEY: signer.public_key().encode(), **indexed(entries)}.items():
         write_file(directory / name, content.decode())

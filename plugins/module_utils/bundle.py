@@ -208,7 +208,8 @@ def _unknown(bundle: Mapping[str, Any]) -> str:
     found = " and ".join(bundle["unknown"])
     if not bundle["allowed"]:
         return (
-            f"bundle_sha256 is empty, so a forged bundle could not be recognized. Set it to what playbook bundle.yml "
+            f"bundle_sha256 is empty, so a forged bundle could not be recognized, and no key of bundle_allowed_signers "
+            f"signed it. Set it to what playbook bundle.yml "
             f"showed when it built the bundle. The index on the hosts has {found}."
         )
     return (

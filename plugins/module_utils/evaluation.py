@@ -19,9 +19,9 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark import back
 
 # The files of evaluate.py; the first is written last.
 FILES = (".json", ".html", "_allresults.json")
-# Of the program's file: requests refused with 400, answers without text, at the limit of tokens, and after one without
-# text, and requests that were sent again after an error.
-COUNTS = ("refused", "cut_off", "truncated", "asked_again", "rejected")
+# Of the program's file: requests refused with 400; answers without text, at the limit of tokens, after one without
+# text, and of either kind; and requests that were sent again after an error.
+COUNTS = ("refused", "cut_off", "truncated", "asked_again", "incomplete", "rejected")
 # Quantiles of the normal distribution: 95 percent between two bounds, and below one.
 TWO_SIDED, ONE_SIDED = 1.959963984540054, 1.6448536269514722
 # The tool's progress with the name from the program: ``gpqa, low:  12%|#2  | 24/198 [00:31<``.
@@ -78,6 +78,7 @@ def read_score(path: Path) -> dict[str, Any]:
         "standard_error": standard_error(questions),
         "interval": list(interval(score, questions, TWO_SIDED)),
         "upper": interval(score, questions, ONE_SIDED)[1],
+        "worth": worth_of(score, questions),
         "answers": answers,
         "questions": len(questions),
         **{name: int(said.get(name) or 0) for name in COUNTS},
@@ -99,14 +100,19 @@ def standard_error(questions: Sequence[tuple[int, float]]) -> float | None:
     return math.sqrt(squares * len(questions) / (len(questions) - 1)) / answers
 
 
-def interval(score: float, questions: Sequence[tuple[int, float]], z: float) -> tuple[float, float]:
-    """Return the confidence interval of a score (E. B. Wilson, 1927), with as many answers as its error is worth.
+def worth_of(score: float, questions: Sequence[tuple[int, float]]) -> float:
+    """Return the number of independent answers that would have the same error.
 
     Without an error, as if all scores are equal, each question counts once.
     """
     error = standard_error(questions)
     answers = sum(number for number, _right in questions)
-    worth = min(answers, score * (1 - score) / error**2) if error else len(questions)
+    return min(answers, score * (1 - score) / error**2) if error else len(questions)
+
+
+def interval(score: float, questions: Sequence[tuple[int, float]], z: float) -> tuple[float, float]:
+    """Return the confidence interval of a score (E. B. Wilson, 1927), with as many answers as its error is worth."""
+    worth = worth_of(score, questions)
     center = (score + z * z / (2 * worth)) / (1 + z * z / worth)
     half = z / (1 + z * z / worth) * math.sqrt(score * (1 - score) / worth + z * z / (4 * worth * worth))
     return max(0.0, center - half), min(1.0, center + half)

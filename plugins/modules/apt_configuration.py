@@ -77,7 +77,7 @@ options:
     type: str
     default: ""
   bundle_key:
-    description: Public key that O(bundle) is signed with, ASCII-armoured. Required with O(bundle).
+    description: Public key that O(bundle) is signed with, ASCII-armoured. Empty for the one of the last run with it.
     type: str
     default: ""
 seealso:
@@ -143,8 +143,6 @@ def configure(apt: AptConfiguration, params: dict[str, Any], fetch: Fetch) -> di
     bundle: str = params["bundle"]
     new = False
     if bundle:
-        if not params["bundle_key"]:
-            raise AptError(f"The packages in {bundle} have no key (apt_packages_bundle_key). Run the whole playbook.")
         new = apt.use_bundle(bundle, params["bundle_key"])
     else:
         if params["repository"]:

@@ -110,9 +110,10 @@ results:
   description:
     - Scores with the names of the tool's files in RV(directory).
     - C(standard_error) is clustered by question. C(interval) has 95 percent confidence, C(upper) is its upper bound
-      alone, with 95 percent. C(refused) requests got status 400, and C(cut_off) answers had no text; both count as
-      wrong. C(truncated) answers ended at the limit of tokens, C(asked_again) came after an answer without text, and
-      C(rejected) requests were sent again after an error.
+      alone, with 95 percent. C(worth) is the number of independent answers with that error.
+    - C(refused) requests got status 400, and C(cut_off) answers had no text; both count as wrong.
+    - C(truncated) answers ended at the limit of tokens, C(asked_again) came after an answer without text, and
+      C(incomplete) are of either kind. C(rejected) requests were sent again after an error.
   returned: always
   type: list
   elements: dict
@@ -123,12 +124,14 @@ results:
       standard_error: 0.0286
       interval: [0.6133, 0.7251]
       upper: 0.7169
+      worth: 269.6
       answers: 1584
       questions: 198
       refused: 0
       cut_off: 0
       truncated: 3
       asked_again: 1
+      incomplete: 4
       rejected: 0
       seconds: 812.4
       files: [gpqa-low.json, gpqa-low.html, gpqa-low_allresults.json]

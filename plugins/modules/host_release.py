@@ -156,6 +156,11 @@ restart:
   returned: for V(staged)
   type: bool
   sample: true
+begun:
+  description: Whether units of the host are of this release, because it runs or a switch to it began.
+  returned: for V(staged)
+  type: bool
+  sample: false
 intact:
   description: Whether the files of the release that units use did not have to be written.
   returned: for V(staged)
@@ -214,6 +219,7 @@ def apply(releases: HostReleases, given: dict[str, Any]) -> dict[str, Any]:
             switching=releases.verified() != staged.name,
             intact=staged.intact,
             restart=current != staged.name or not staged.intact,
+            begun=releases.has_units(staged.name),
         )
     if state == "verified":
         images = releases.images()

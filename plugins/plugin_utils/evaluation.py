@@ -173,23 +173,22 @@ def gates(
     """Return for each result with a lowest score that score, its source, and whether it is reached.
 
     It is missed if the score is lower by more than chance gives once in twenty times (95 percent, one-sided). With it,
-    ``detects``: the highest true score that misses it in four of five runs of the same size; None where the error of
-    the score is unknown.
+    ``detects``: the highest true score that misses it in four of five runs of the same size, with other questions.
     """
     found = []
     for result in results:
         lowest = lowest_score(result["name"], result["effort"], min_score, references)
         if not lowest:
             continue
-        score, error = result["score"], result["standard_error"]
+        score = result["score"]
         # The bound of a difference from the bounds of its parts (R. G. Newcombe, 1998).
         upper = score + math.hypot(result["upper"] - score, ONE_SIDED * lowest.error)
-        spread = None if error is None else math.hypot(error, lowest.error)
+        spread = math.hypot(math.sqrt(lowest.score * (1 - lowest.score) / result["worth"]), lowest.error)
         gate = {
             **{name: result[name] for name in ("name", "effort", "score", "interval")},
             "lowest": lowest.score,
             "source": lowest.source,
-            "detects": None if spread is None else max(0.0, lowest.score - (ONE_SIDED + POWER) * spread),
+            "detects": max(0.0, lowest.score - (ONE_SIDED + POWER) * spread),
             "reached": upper >= lowest.score,
         }
         found.append({**gate, "text": gate_text(gate)})
@@ -198,7 +197,7 @@ def gates(
 
 def gate_text(gate: Mapping[str, Any]) -> str:
     """Return what a gate compared, and which difference it finds."""
-    power = "" if gate["detects"] is None else f"; of a true score of {gate['detects']:.3f} four of five runs fail"
+    power = f"; of a true score of {gate['detects']:.3f} four of five runs with other questions fail"
     return (
         f"{gate['name']}, {gate['effort']}: {gate['score']:.4f} ({_between(gate['interval'])}) is"
         f" {'not certainly below' if gate['reached'] else 'below'} {gate['lowest']:.4f} ({gate['source']}){power}"
@@ -231,8 +230,7 @@ def score_text(result: Mapping[str, Any]) -> str:
 
 def incomplete(result: Mapping[str, Any], most: float) -> str:
     """Return why a score says little of the model: more answers than the share ``most`` are incomplete; else empty."""
-    number = result["truncated"] + result["asked_again"]
-    if number <= most * result["answers"]:
+    if result["incomplete"] <= most * result["answers"]:
         return ""
     return (
         f"{result['name']}, {result['effort']}: {result['truncated']} of {result['answers']} answers ended at the limit"

@@ -116,6 +116,10 @@ class HostReleases:
         verified = self.verified()
         return [self._entry(1, verified, self._verified.lstat().st_mtime)] if verified else []
 
+    def has_units(self, name: str) -> bool:
+        """Return whether units of the host are of a release: it runs, or a switch to it began."""
+        return name in self._units.linked().values()
+
     def rollback_target(self, name: str) -> dict[str, Any]:
         """Return the name and the description of a release, and the verified release's units that run the same in it.
 
@@ -167,7 +171,12 @@ class HostReleases:
     def alike(self, texts: Mapping[str, str]) -> list[str]:
         """Return the units of the verified release that run the same in a release with these files, by name."""
         verified = self.verified()
-        return alike_units(release_texts(self.path(verified)), texts) if verified else []
+        return alike_units(self._texts(verified), texts) if verified else []
+
+    def _texts(self, name: str) -> dict[str, str]:
+        """Return the files of a release; none if one was changed since, because its units may run what it was."""
+        texts = release_texts(self.path(name))
+        return texts if release_name(texts) == name else {}
 
     def start(self, name: str, restart: bool, units: Sequence[str] = (), only: Sequence[str] = ()) -> UnitChanges:
         """Start the units of a release and remove those of all others, without waiting for the instances.
@@ -189,7 +198,7 @@ class HostReleases:
         alike = {
             unit
             for release in sorted({*linked.values()} - {name})
-            for unit in alike_units(release_texts(self.path(release)), texts)
+            for unit in alike_units(self._texts(release), texts)
             if linked.get(unit) == release
         }
         return self._units.apply(wanted, restart, others=not only, alike=alike)

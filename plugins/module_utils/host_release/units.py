@@ -64,13 +64,13 @@ def unit_changes(
 ) -> UnitChanges:
     """Return the changes from ``states`` to exactly the units in ``wanted``, each with the target of its link.
 
-    All units that are removed or restarted stop before the first start, as units may share GPUs and ports. ``restart``:
-    restart running units, but not those of ``alike``, whose target is another one in which they run the same.
+    All units that are removed or restarted stop before the first start, as units may share GPUs and ports. ``alike``:
+    units that do not restart for another target, because they run the same there.
     """
     remove = [unit for unit in states if unit not in wanted]
     link = [unit for unit, file in wanted.items() if states[unit].link != file]
     # "systemctl start" does not end the wait for a restart, so such a unit is stopped, too.
-    again = [unit for unit in wanted if ((restart or unit in link) and unit not in alike) or states[unit].ending]
+    again = [unit for unit in wanted if restart or (unit in link and unit not in alike) or states[unit].ending]
     start = [unit for unit in wanted if unit in again or states[unit].stopped]
     # systemd's link for the boot names the target of the unit's own link, so it changes with that.
     enable = [unit for unit in wanted if unit in link or states[unit].enabled != "enabled"]

@@ -75,7 +75,7 @@ def behind_gateway(
 
     Returns:
         ``hosts`` in service, sorted; ``gpus``, the number of GPUs of their instances in service; ``model``, the name
-        for requests; and ``problems``, why the figures would be wrong.
+        for requests; ``weights``, their path on these hosts; and ``problems``, why the figures would be wrong.
     """
     serving = {
         host: {name for name, one in instances.items() if one["up"] and not one["drained"]}
@@ -107,5 +107,13 @@ def behind_gateway(
         if instance["name"] in wanted[host]
         for gpu in instance["gpus"]
     ]
-    known = [hosts[host]["served_model"] for host in found if host in hosts and hosts[host].get("model") == chosen]
-    return {"hosts": found, "gpus": len(gpus), "model": (known or [chosen])[0], "problems": problems}
+    # Several models of a host are parts of its release.
+    parts = [part for host in found if host in hosts for part in hosts[host].get("parts") or [hosts[host]]]
+    part: Mapping[str, Any] = next((one for one in parts if one["model"] == chosen), {})
+    return {
+        "hosts": found,
+        "gpus": len(gpus),
+        "model": part.get("served_model", chosen),
+        "weights": part.get("weights", ""),
+        "problems": problems,
+    }

@@ -9,7 +9,7 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,8 @@ class RolloutHost:
 
     runs, wanted: names of releases. instances, ready: the instances it runs, and those of them in service. will: those
     it runs afterwards. withheld: those that an operator drained. batches: number of batches of its instances, and
-    updated: the models of those if they are updated one at a time; none if all are at once. staying: names of those
+    updated: the models of those if they are updated one at a time, and drained: those that they had before; none if all
+    are at once. staying: names of those
     that run the same afterwards, and are not updated. platform: changes of driver, Docker and toolkit, one sentence
     each.
     """
@@ -40,6 +41,7 @@ class RolloutHost:
     withheld: Counter[str] = field(default_factory=Counter)
     batches: int = 1
     updated: Sequence[str] = ()
+    drained: Sequence[str] = ()
     staying: Sequence[str] = ()
     platform: Sequence[str] = ()
 
@@ -54,7 +56,7 @@ class RolloutHost:
         """Its instances in service that are drained at the same time during the update."""
         if not self.updated:
             return +self.ready
-        return Counter(dict.fromkeys((model for model in +self.ready if model in self.updated), 1))
+        return Counter(dict.fromkeys((model for model in +self.ready if model in self.drained), 1))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -139,7 +141,7 @@ def plan_steps(
         steps = 0
         while left:
             chosen, away = _chosen(left, sizes[min(steps, len(sizes) - 1)], serving, total, min_capacity)
-            concerned = {*models, *(model for host in chosen for model in host.updated or host.instances)}
+            concerned = {*models, *(model for host in chosen for model in host.drained or host.instances)}
             serve, of = (sum(count[model] for model in concerned) for count in (serving - away, total))
             found.append(Step([host.name for host in chosen], serve, of, sorted(concerned), canary=steps == 0))
             for host in chosen:
@@ -260,7 +262,7 @@ def read_host(
     platform = [] if host_plan["back"] else platform
     # The running units differ from the release that was verified.
     edited = host_plan["restart"] and runs["verified"] == wanted
-    kept = staying(host_plan)
+    kept = staying(host_plan, [gateway["hosts"].get(name, {}) for gateway in gateways])
     batches = instance_batches(served, recipe["instances"], edited or bool(platform), kept)
     names = {name for batch in batches for name in batch}
     return RolloutHost(
@@ -273,14 +275,24 @@ def read_host(
         will=by_model(recipe),
         withheld=instances_withheld(name, gateways),
         batches=len(batches),
-        updated=sorted(by_model({**recipe, "instances": [one for one in recipe["instances"] if one["name"] in names]})),
+        updated=_models_of(recipe, names),
+        drained=_models_of(description, names),
         staying=kept if names else [],
         platform=platform,
     ), batches
 
 
-def staying(host_plan: Mapping[str, Any]) -> list[str]:
-    """Return the names of a host's instances that run the same release and, afterwards, the same as now."""
+def _models_of(description: Mapping[str, Any], names: Collection[str]) -> list[str]:
+    return sorted(
+        by_model({**description, "instances": [one for one in description["instances"] if one["name"] in names]})
+    )
+
+
+def staying(host_plan: Mapping[str, Any], known: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """Return the names of a host's instances that run well, and afterwards the same as now.
+
+    known: the host's instances at each gateway.
+    """
     runs = host_plan["runs"]
     if runs["verified"] == host_plan["wanted"]:
         return []
@@ -288,7 +300,9 @@ def staying(host_plan: Mapping[str, Any]) -> list[str]:
         unit["name"] for unit in runs["units"] if (unit["active"], unit["release"]) == ("active", runs["verified"])
     }
     served = (runs["description"] or {"instances": []})["instances"]
-    return [one["name"] for one in served if one["unit"] in running.intersection(host_plan["alike"])]
+    alike = [one["name"] for one in served if one["unit"] in running.intersection(host_plan["alike"])]
+    # One that is down would fail the verification of the others.
+    return [name for name in alike if all(instances.get(name, {}).get("up") for instances in known)]
 
 
 def interrupted(runs: Mapping[str, Any]) -> list[str]:
@@ -337,6 +351,6 @@ def rollout_plan(
         "models": {name: list(host.models) for name, (host, _batches) in found.items()},
         "instance_batches": {name: chosen for name, (_host, chosen) in found.items()},
         "interrupted": {name: interrupted(host_plan["runs"]) for name, (host_plan, _platform) in hosts.items()},
-        "away": {host.name: max(host.away.values(), default=0) for host in members},
+        "away": {host.name: dict(host.away) for host in members},
         "steps": [list(step.hosts) for step in plan],
     }

@@ -220,12 +220,14 @@ class Answers:
         questions: Number of answers and sum of their scores by question. The tool repeats its list of questions.
         truncated: Answers that ended at the limit of tokens, with and without text.
         asked_again: Answers that came after one without text.
+        incomplete: Answers of either kind.
         rejected: Requests that were sent again after an error.
     """
 
     questions: dict[int, list[float]] = field(default_factory=dict)
     truncated: int = 0
     asked_again: int = 0
+    incomplete: int = 0
     rejected: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -234,6 +236,7 @@ class Answers:
         with self.lock:
             self.truncated += truncated
             self.asked_again += tries.empty > 0
+            self.incomplete += truncated or tries.empty > 0
             self.rejected += tries.rejected
 
     def by_question(self, mapped: Callable[..., Any], repeats: int) -> Callable[..., Any]:
@@ -279,7 +282,9 @@ def run(request: Request, directory: Path) -> None:
 
         def __init__(self, answers: Answers, **options: Any) -> None:
             super().__init__(**options)
-            self._answers, self._own, create = answers, threading.local(), self.client.chat.completions.create
+            self._answers, self._own = answers, threading.local()
+            # The client would try again by itself, which nothing counts.
+            create = self.client.with_options(max_retries=0).chat.completions.create
 
             def ask(**request: Any) -> Any:
                 response = create(**request)
@@ -338,7 +343,7 @@ def write(stem: Path, result: Any, answers: Answers, report: Any, seconds: float
     stem.with_name(f"{stem.name}.html").write_text(report.make_report(result), encoding="utf-8")
     last = [convo[-1]["content"] for convo in result.convos]
     counts = {"answers": len(last), "refused": last.count(REFUSED), "cut_off": last.count(CUT_OFF)}
-    counts |= {name: getattr(answers, name) for name in ("truncated", "asked_again", "rejected")}
+    counts |= {name: getattr(answers, name) for name in ("truncated", "asked_again", "incomplete", "rejected")}
     # Without the tool's map it is one question.
     questions = [answers.questions[number] for number in sorted(answers.questions)] or [[len(last), result.score]]
     metrics = {**result.metrics, "score": result.score, **counts, "questions": questions, "seconds": round(seconds, 1)}

@@ -173,7 +173,7 @@ def test_tries_of_an_answer_are_counted(monkeypatch: pytest.MonkeyPatch) -> None
     answers = evaluate.Answers()
     answers.ended(clock.patience.answered(), truncated=True)
     answers.ended(clock.patience.answered(), truncated=False)
-    assert (answers.asked_again, answers.rejected, answers.truncated) == (1, 2, 1)
+    assert (answers.asked_again, answers.rejected, answers.truncated, answers.incomplete) == (1, 2, 1, 1)
 
 
 def test_scores_are_recorded_by_question() -> None:

@@ -19,7 +19,7 @@ def release(served: str = "gpt-oss-120b", model: str = BIG, gpus: int = 4) -> di
     """Return a release with two instances."""
     numbers = [[*range(gpus)], [*range(gpus, 2 * gpus)]]
     instances = [{"name": f"serve-{number}", "gpus": each} for number, each in enumerate(numbers)]
-    return {"model": model, "served_model": served, "instances": instances}
+    return {"model": model, "served_model": served, "weights": f"/models/{served}", "instances": instances}
 
 
 def host(*instances: dict[str, Any]) -> dict[str, Any]:
@@ -39,6 +39,7 @@ def test_gpus_of_instances_in_service_count() -> None:
         "hosts": ["gpu1", "gpu2"],
         "gpus": 12,
         "model": "gpt-oss-120b",
+        "weights": "/models/gpt-oss-120b",
         "problems": [],
     }
 
@@ -52,9 +53,15 @@ def test_a_host_in_service_that_is_not_in_the_run() -> None:
 @pytest.mark.parametrize(("model", "gpus"), [(BIG, 4), (SMALL, 4)])
 def test_one_of_several_models(model: str, gpus: int) -> None:
     gateway = {"gpu1": host(instance(BIG), instance(SMALL))}
-    found = behind_gateway(gateway, HOSTS, model)
+    parts = [
+        {"model": BIG, "served_model": "gpt-oss-120b", "weights": "/models/120b"},
+        {"model": SMALL, "served_model": "gpt-oss-20b", "weights": "/models/20b"},
+    ]
+    found = behind_gateway(gateway, {"gpu1": {**release(), "parts": parts}}, model)
     assert (found["gpus"], found["problems"]) == (gpus, [])
-    assert found["model"] == ("gpt-oss-120b" if model == BIG else SMALL)
+    assert (found["model"], found["weights"]) == next(
+        (part["served_model"], part["weights"]) for part in parts if part["model"] == model
+    )
 
 
 @pytest.mark.parametrize(

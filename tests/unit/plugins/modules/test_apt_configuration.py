@@ -215,6 +215,14 @@ def test_package_lists_of_the_source_in_use(root: Path, bundle: str) -> None:
     assert not apt.has_lists(not bundle)
 
 
+def test_the_key_of_a_bundle_stays_where_a_playbook_does_not_know_it(root: Path) -> None:
+    with pytest.raises(AptError, match=r"have no key yet\. Run site\.yml"):
+        AptConfiguration(root).use_bundle("/srv/bundle/packages", "")
+    configured(root, "/srv/bundle/packages")
+    assert AptConfiguration(root).use_bundle("/srv/bundle/packages", "") is False
+    assert tree(root)["etc/trtllm-fleet/apt.asc"] == "a key\n"
+
+
 def test_a_bundle_is_the_only_source_and_packages_are_noted(root: Path) -> None:
     configured(root, "/srv/bundle/packages")
     files = tree(root)

@@ -770,17 +770,35 @@ PARTS = {
         pytest.param({"release.json": "{}"}, [], id="the description"),
     ],
 )
-@pytest.mark.parametrize("restart", [False, True])
 def test_a_unit_that_runs_the_same_does_not_restart(
-    module: Module, host: Host, change: dict[str, str], started: list[str], restart: bool
+    module: Module, host: Host, change: dict[str, str], started: list[str]
 ) -> None:
     host.run(PARTS)
     staged = module(state="staged", files={**PARTS, **change})
     assert staged["alike"] == [unit for unit in ("a-0.service", "a-1.service") if unit not in started]
     if "release.json" not in change:
-        assert module(state="started", name=staged["name"], restart=restart)["started"] == started
+        assert (
+            module(state="started", name=staged["name"], restart=staged["restart"] and staged["begun"])["started"]
+            == started
+        )
     assert {Path(link).parent.name for link in host.links().values()} == {staged["name"]}
     assert host.releases().rollback_target(host.releases().verified())["alike"] == ["a-0.service", "a-1.service"]
+
+
+def test_a_change_by_hand_that_the_inventory_takes_over_restarts_the_units(module: Module, host: Host) -> None:
+    """They run what the file was before."""
+    name = host.run(PARTS)
+    (host.releases().path(name) / "engine.yaml").write_text("tp: 4\n")
+    staged = module(state="staged", files={**PARTS, "engine.yaml": "tp: 4\n"})
+    assert staged["alike"] == []
+    started = module(state="started", name=staged["name"], restart=staged["restart"] and staged["begun"])["started"]
+    assert started == ["a-0.service", "a-1.service"]
+
+
+def test_a_restart_is_of_all_units(module: Module, host: Host) -> None:
+    host.run(PARTS)
+    staged = module(state="staged", files={**PARTS, "engine.yaml": "tp: 4\n"})
+    assert module(state="started", name=staged["name"], restart=True)["started"] == ["a-0.service", "a-1.service"]
 
 
 def test_a_unit_that_runs_the_same_and_is_down_starts(module: Module, host: Host) -> None:

@@ -18,6 +18,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.evaluation import (
     EvaluationError,
     interval,
     standard_error,
+    worth_of,
 )
 from ansible_collections.trtllm.fleet.plugins.plugin_utils import evaluation as control
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.evaluation import Kept
@@ -164,6 +165,7 @@ def result(name: str, score: float, answers: int, effort: str = "medium", repeat
         "standard_error": standard_error(questions),
         "interval": interval(score, questions, TWO_SIDED),
         "upper": interval(score, questions, ONE_SIDED)[1],
+        "worth": worth_of(score, questions),
         "answers": answers,
         "questions": number,
         "seconds": 812.4,
@@ -208,7 +210,7 @@ def test_gates_say_what_they_find() -> None:
     missed, reached = control.gates([result("gpqa", 0.5, 200), result("gpqa", 0.62, 200)], {"gpqa": 0.65}, {})
     assert missed["text"] == (
         "gpqa, medium: 0.5000 (95 % interval 0.4312 to 0.5688) is below 0.6500 (evaluation_min_score); of a true score"
-        " of 0.562 four of five runs fail"
+        " of 0.566 four of five runs with other questions fail"
     )
     assert " is not certainly below 0.6500 " in reached["text"]
     assert control.failed_gates([missed, reached]) == [missed["text"]]
@@ -270,13 +272,19 @@ def test_requests_that_were_refused_are_no_wrong_answers(tmp_path: Path) -> None
     assert "refused 3 of 10 requests" in kept.document["problems"][0]
 
 
-@pytest.mark.parametrize(("truncated", "asked_again", "failed"), [(3, 2, False), (4, 2, True), (0, 6, True)])
-def test_a_score_of_incomplete_answers_fails(tmp_path: Path, truncated: int, asked_again: int, failed: bool) -> None:
+@pytest.mark.parametrize(("number", "failed"), [(5, False), (6, True)])
+def test_a_score_of_incomplete_answers_fails(tmp_path: Path, number: int, failed: bool) -> None:
     kept = Kept(tmp_path, {})
-    kept.add([{**result("gpqa", 0.5, 100), "truncated": truncated, "asked_again": asked_again}], {}, 0.05)
+    kept.add([{**result("gpqa", 0.5, 100), "truncated": number, "asked_again": 2, "incomplete": number}], {}, 0.05)
     kept.end()
     assert (kept.document["state"] == "failed") is failed
     assert "evaluation_max_incomplete allows 5%" in "".join(kept.document["problems"]) or not failed
+
+
+def test_what_a_gate_finds_where_all_answers_are_right() -> None:
+    """The error at the observed score is 0, and that at the lowest one counts."""
+    (gate,) = control.gates([result("gsm8k", 1.0, 10)], {"gsm8k": 0.9}, {})
+    assert gate["detects"] == pytest.approx(0.9 - 2.4865 * (0.09 / 10) ** 0.5, abs=1e-3)
 
 
 def test_a_damaged_result_is_rejected(tmp_path: Path) -> None:

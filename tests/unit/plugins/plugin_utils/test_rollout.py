@@ -279,7 +279,7 @@ def test_plan_for_a_person() -> None:
     ]
     assert plan["instance_batches"]["a"] == [["serve-0"], ["serve-1"]]
     assert plan["instance_batches"]["b"] == [[]]
-    assert plan["away"] == {"a": 1, "b": 0, "c": 1, "d": 0, "e": 1}
+    assert plan["away"] == {"a": {MODEL: 1}, "b": {}, "c": {MODEL: 1}, "d": {}, "e": {MODEL: 1}}
     assert (plan["order"], plan["steps"]) == (["b", "d", "a", "e"], [["b"], ["d", "a"], ["e"]])
 
 
@@ -299,7 +299,11 @@ def test_an_instance_that_runs_the_same_is_left_alone() -> None:
     # Of the other model no instance could be missed.
     plan = planned({"a": of_two_models(), "b": outlook("old")}, gateway(a=[UP, up], b=[UP, UP]), batches=[1], least=60)
     assert plan["instance_batches"] == {"a": [["serve-0"]], "b": [["serve-0"], ["serve-1"]]}
-    assert (plan["models"]["a"], plan["away"]["a"]) == ([MODEL], 1)
+    assert (plan["models"]["a"], plan["away"]["a"]) == ([MODEL], {MODEL: 1})
+    # The rollout asks the gateways again before it drains.
+    seen = gateway(a=[UP, up], b=[UP, UP])
+    assert rollout_capacity(seen, {"a": plan["away"]["a"]}) == pytest.approx(200 / 3)
+    assert rollout_capacity(seen, {"a": 1}) == 0
     assert plan["steps"] == [["a"], ["b"]]
     assert plan["canaries"] == ["a"]
     assert "  step 1   a: 2 of 3 instances serve (66 %), about 6 min, canary" in plan["text"]
@@ -321,6 +325,28 @@ def test_an_instance_that_runs_the_same_is_updated_with_the_others(
     plan = planned({"a": host}, gateway(a=[DOWN, instance(up=False, model=OTHER)]))
     assert plan["instance_batches"]["a"] == batches
     assert "no change of" not in plan["text"]
+
+
+def test_a_model_that_an_instance_loses_has_its_capacity() -> None:
+    """One instance of each host gets another model in its place."""
+    hosts = {name: of_two_models() for name in ("a", "b")}
+    for host in hosts.values():
+        host["trtllm_server_plan"]["recipe"]["instances"][0]["model"] = "a/third"
+    other = instance(model=OTHER)
+    seen = gateway(a=[UP, other], b=[UP, other])
+    plan = planned(hosts, seen, batches=["100%"])
+    assert plan["away"] == {name: {MODEL: 1} for name in hosts}
+    assert plan["models"]["a"] == ["a/third"]
+    assert "  step 1   a, b: 0 of 2 instances" in plan["text"]
+    with pytest.raises(RolloutError, match=f"80 percent of 2 instances of {MODEL} is 2"):
+        planned(hosts, seen, batches=["100%"], least=80)
+
+
+@pytest.mark.parametrize("other", [instance(up=False, model=OTHER), None], ids=["down", "unknown to the gateway"])
+def test_an_instance_that_does_not_answer_does_not_stay(other: dict[str, Any] | None) -> None:
+    """It would fail the verification of the host, and with it the update of the other model."""
+    plan = planned({"a": of_two_models()}, gateway(a=[UP, other] if other else [UP]))
+    assert plan["instance_batches"]["a"] == [["serve-0"], ["serve-1"]]
 
 
 def test_hosts_that_the_run_leaves_alone_count() -> None:
@@ -421,7 +447,7 @@ def test_what_is_below_the_release_is_told_and_takes_the_whole_host() -> None:
     outlooks = {"a": outlook("new")}
     outlooks["a"]["rollout_platform"] = ["Docker restarts"]
     plan = planned(outlooks, gateway(a=[UP, UP]))
-    assert (plan["order"], plan["instance_batches"], plan["away"]) == (["a"], {"a": [[]]}, {"a": 2})
+    assert (plan["order"], plan["instance_batches"], plan["away"]) == (["a"], {"a": [[]]}, {"a": {MODEL: 2}})
     assert "  a: Docker restarts" in plan["text"].splitlines()
 
 
