@@ -137,7 +137,7 @@ def test_host_that_cannot_return_stays_drained(dynamo: Dynamo) -> None:
 
 
 def test_returning_worker_with_a_closed_port_is_refused(dynamo: Dynamo) -> None:
-    """It registers and is healthy, and requests to it end in a timeout: those of clients as well, until it is stopped."""
+    """It registers and is healthy. Requests to it end in a timeout, those of clients too until it is stopped."""
     closed = "INPUT --protocol tcp --destination-port 9250 --jump DROP"
     dynamo.shell("dyn-4", f"iptables --insert {closed}")
     run = dynamo.play(playbook=UNDRAIN, only=["dyn-4"])
