@@ -195,7 +195,7 @@ def _figures(measured: Mapping[str, Any]) -> Iterator[str]:
     rates = measured["throughput"]
     for rate, unit in (
         (rates["output_tokens_per_second"], "tokens/s"),
-        (rates["steady_output_tokens_per_second"], "steady"),
+        (rates["steady_output_tokens_per_second"], "tokens/s steady"),
         (rates["output_tokens_per_second_per_gpu"], "tokens/s per GPU"),
         (rates["output_tokens_per_second_per_user"], "tokens/s per user"),
     ):

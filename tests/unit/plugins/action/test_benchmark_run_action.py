@@ -45,7 +45,11 @@ STARTING: dict[str, Any] = {"finished": False, "progress": {}}
 
 def done(ttft: float = 100.0, problems: tuple[str, ...] = ()) -> dict[str, Any]:
     """What the module returns of a load that ended."""
-    throughput = {"output_tokens_per_second": 1234.5678, "output_tokens_per_second_per_gpu": 154.32}
+    throughput = {
+        "output_tokens_per_second": 1234.5678,
+        "steady_output_tokens_per_second": 1300.0,
+        "output_tokens_per_second_per_gpu": 154.32,
+    }
     return {
         "finished": True,
         "progress": {},
@@ -111,7 +115,8 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "gpu1: scenario 1 of 1, smoke, load 1 of 3 (1 at once, round 1 of 1): starting, 0 s"
     assert lines[1].endswith(": load, 3 of 5 requests after 0 s")
     assert lines[2].endswith(
-        ": 1,234.6 tokens/s, 154.32 tokens/s per GPU, first token 100 ms, p99 150 ms, 5 of 5 answered"
+        ": 1,234.6 tokens/s, 1,300 tokens/s steady, 154.32 tokens/s per GPU, first token 100 ms, p99 150 ms, 5 of 5"
+        " answered"
     )
     assert len(lines) == 5
 
@@ -264,7 +269,12 @@ def test_bad_input_is_rejected_before_any_load(tmp_path: Path, check_mode: bool)
 
 def test_figures_where_nothing_was_answered() -> None:
     nothing = dict.fromkeys(
-        ("output_tokens_per_second", "output_tokens_per_second_per_gpu", "output_tokens_per_second_per_user")
+        (
+            "output_tokens_per_second",
+            "steady_output_tokens_per_second",
+            "output_tokens_per_second_per_gpu",
+            "output_tokens_per_second_per_user",
+        )
     )
     measured = {
         "requests": {"asked": 5, "answered": 0, "failed": 5},
