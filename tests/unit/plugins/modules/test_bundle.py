@@ -175,7 +175,7 @@ def test_the_bundle_that_fits_is_selected(
 ) -> None:
     """An older one, too. Of several that fit as well, or as badly, it is the newest."""
     bundles = write_bundles(tmp_path, weights, monkeypatch)
-    indices, allowed = zip(*bundles.values(), strict=True)
+    indices, allowed = ([one[place] for one in bundles.values()] for place in range(2))
     wanted = {**WANTED, "images": {"serving_recipe_image": image}}
     assert select_bundle([*indices, indices[0]], allowed, wanted)["content"] == bundles[selected][0]
     assert select_bundle([], allowed, wanted) == {}
