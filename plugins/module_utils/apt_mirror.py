@@ -396,4 +396,4 @@ def write_index(
     (directory / SIGNED).unlink(missing_ok=True)
     os.replace(directory / f"{STARTER}.new", directory / STARTER)
     for name, content in {KEY: signer.public_key().encode(), **indexed(entries)}.items():
-        write_file(directory / name, content.decode())
+        write_file(directory / name, content)

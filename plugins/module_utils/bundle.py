@@ -208,9 +208,9 @@ def _unknown(bundle: Mapping[str, Any]) -> str:
     found = " and ".join(bundle["unknown"])
     if not bundle["allowed"]:
         return (
-            f"bundle_sha256 is empty, so a forged bundle could not be recognized, and no key of bundle_allowed_signers "
-            f"signed it. Set it to what playbook bundle.yml "
-            f"showed when it built the bundle. The index on the hosts has {found}."
+            "bundle_sha256 is empty, so a forged bundle could not be recognized, and no key of bundle_allowed_signers "
+            "signed it. Set it to what playbook bundle.yml showed when it built the bundle. The index on the hosts has "
+            f"{found}."
         )
     return (
         f"The index of the bundle has the SHA-256 {found}, and bundle_sha256 is {' and '.join(bundle['allowed'])}. The "

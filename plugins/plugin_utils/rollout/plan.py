@@ -27,9 +27,8 @@ class RolloutHost:
     runs, wanted: names of releases. instances, ready: the instances it runs, and those of them in service. will: those
     it runs afterwards. withheld: those that an operator drained. batches: number of batches of its instances, and
     updated: the models of those if they are updated one at a time, and drained: those that they had before; none if all
-    are at once. staying: names of those
-    that run the same afterwards, and are not updated. platform: changes of driver, Docker and toolkit, one sentence
-    each.
+    are at once. staying: names of those that run the same afterwards, and are not updated. platform: changes of driver,
+    Docker and toolkit, one sentence each.
     """
 
     name: str
@@ -225,14 +224,18 @@ def by_model(description: Mapping[str, Any]) -> Counter[str]:
     return Counter(one.get("model", description["model"]) for one in description["instances"])
 
 
+def _running_units(runs: Mapping[str, Any]) -> set[str]:
+    return {
+        unit["name"] for unit in runs["units"] if unit["active"] == "active" and unit["release"] == runs["verified"]
+    }
+
+
 def instances_ready(name: str, runs: Mapping[str, Any], gateways: Sequence[Mapping[str, Any]]) -> Counter[str]:
     """Return a host's instances in service at the gateway with fewest; without gateways, those that run."""
     if not gateways:
         description = runs["description"] or {"instances": []}
-        active = {
-            unit["name"] for unit in runs["units"] if unit["active"] == "active" and unit["release"] == runs["verified"]
-        }
-        running = [one for one in description["instances"] if one["unit"] in active]
+        units = _running_units(runs)
+        running = [one for one in description["instances"] if one["unit"] in units]
         return by_model({**description, "instances": running})
     served = [in_service(gateway["hosts"].get(name, {}).values()) for gateway in gateways]
     return functools.reduce(operator.and_, served)
@@ -296,11 +299,9 @@ def staying(host_plan: Mapping[str, Any], known: Sequence[Mapping[str, Mapping[s
     runs = host_plan["runs"]
     if runs["verified"] == host_plan["wanted"]:
         return []
-    running = {
-        unit["name"] for unit in runs["units"] if (unit["active"], unit["release"]) == ("active", runs["verified"])
-    }
+    units = _running_units(runs).intersection(host_plan["alike"])
     served = (runs["description"] or {"instances": []})["instances"]
-    alike = [one["name"] for one in served if one["unit"] in running.intersection(host_plan["alike"])]
+    alike = [one["name"] for one in served if one["unit"] in units]
     # One that is down would fail the verification of the others.
     return [name for name in alike if all(instances.get(name, {}).get("up") for instances in known)]
 
