@@ -43,6 +43,7 @@ CROWD_STREAMS, CROWD_TOKENS = 2000, 200
 # touches a whole one if a header is removed before the body is complete.
 HIGHEST_BUFFERS = 0.1
 HOST = "127.0.0.1"
+UNIT = Path(__file__).parents[2] / "roles/gateway/templates/trtllm-gateway.service.j2"
 
 # What HAProxy runs with, by name.
 WAYS: Mapping[str, Callable[[str], str]] = {
@@ -56,6 +57,8 @@ WAYS: Mapping[str, Callable[[str], str]] = {
     "reused": lambda config: gateway.altered(
         config, {r"^  option http-server-close\n": "", r"^  http-reuse never$": "  http-reuse always"}
     ),
+    # As the gateway, without the environment of its unit, which concerns HAProxy with glibc's malloc.
+    "bare": lambda config: config,
     "unkept": lambda config: re.sub(r"^  tune.memory.hot-size .*\n", "", config, flags=re.MULTILINE),
 }
 
@@ -76,11 +79,18 @@ def alone(config: str, directory: Path, port: int, instance: int) -> str:
     )
 
 
+def environment() -> dict[str, str]:
+    """Return the environment variables that the gateway's unit sets."""
+    (line,) = re.findall(r"^Environment=(.*)$", UNIT.read_text(), flags=re.MULTILINE)
+    return dict(one.split("=", 1) for one in line.split())
+
+
 @contextmanager
 def haproxy(program: str, path: Path, config: str) -> Iterator[int]:
-    """Run HAProxy, and return its process ID."""
+    """Run HAProxy with the configuration of a way, and return its process ID."""
     path.write_text(config)
-    process = subprocess.Popen((program, "-q", "-db", "-f", str(path)))
+    variables = {**os.environ, **(environment() if path.stem in WAYS and path.stem != "bare" else {})}
+    process = subprocess.Popen((program, "-q", "-db", "-f", str(path)), env=variables)
     try:
         time.sleep(2)  # time to start listening
         if process.poll() is not None:

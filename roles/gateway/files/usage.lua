@@ -71,13 +71,25 @@ local function read_usage(text)
   end
 end
 
+-- Return how often a pattern follows a name.
+local function count(text, name, pattern)
+  local found, _, last = 0, text:find(name, 1, true)
+  while last do
+    found = found + (text:find(pattern, last + 1) and 1 or 0)
+    _, last = text:find(name, last + 1, true)
+  end
+  return found
+end
+
 -- Return the events of a stream that have a part of the answer: of chat and text completions, or of responses.
 local function count_events(text)
-  local _, events = text:gsub('"choices"%s*:%s*%[%s*{', "")
-  if events == 0 then
-    _, events = text:gsub('"type"%s*:%s*"response%.[%w_]+%.delta"', "")
-  end
-  return events
+  local events = count(text, '"choices"', "^%s*:%s*%[%s*{")
+  return events > 0 and events or count(text, '"type"', '^%s*:%s*"response%.[%w_]+%.delta"')
+end
+
+-- Return whether a text has usage. First without a pattern, which takes long, because most texts have none.
+local function has_usage(text)
+  return text:find('"usage"', 1, true) and text:find('"usage"%s*:%s*{')
 end
 
 -- Return where a field of the object in a text begins, and where its value does. A text of too many parts is not searched
@@ -110,10 +122,24 @@ local function field(text, name)
 end
 
 local Usage = { id = "usage of tokens", flags = filter.FLT_CFG_FL_HTX }
-Usage.__index = Usage
+local Request = {}
+
+-- Remove HAProxy's limits of time and instructions, which it sets for each call, from what runs outside of calls. Both
+-- would be reached there, because they count from the last call.
+local unlimited = debug.sethook
+
+-- HAProxy gets the function that it will call from here, and each call costs it many new tables. It makes none without a
+-- function, and takes a number in place of http_payload for its result. Half of the calls would be without data.
+function Request.__index(self, name)
+  if name == "http_payload" and self.answers then
+    local done, bytes = pcall(self.pass, self)
+    return done and bytes or Usage.http_payload
+  end
+  return Usage[name]
+end
 
 function Usage:new()
-  return setmetatable({ events = 0, tail = "" }, Usage)
+  return setmetatable({ id = false, events = 0, tail = "", answers = false, http_end = false, end_analyze = false }, Request)
 end
 
 -- Keep a request to copy, if there is room for it.
@@ -132,6 +158,7 @@ function Usage:begin_copy()
   if self.request and #copies + copying < SHADOW_WAITING and held < SHADOW_HELD then
     self.copy, self.copied = { path = self.txn:get_var("txn.path"), request = self.request, parts = {} }, 0
     copying = copying + 1
+    self.http_end = nil
   end
   self.request, requested[self] = nil, nil
 end
@@ -146,11 +173,17 @@ end
 -- Request the usage of a stream. The rules have added the length of OPTIONS to Content-Length. Options of the client are
 -- replaced where they are, because not every parser takes the last of two equal fields.
 function Usage:ask(message)
-  local body = message:body() or ""
-  if self.shadow and #body > 0 then
+  local body = message:body()
+  if not body or #body == 0 then
+    return
+  end
+  -- It is complete: the rules have waited for it.
+  filter.unregister_data_filter(self, message.channel)
+  self.reads = nil
+  if self.shadow then
     self:keep_request(body)
   end
-  if self.asked or not self.asks then
+  if not self.asks then
     return
   end
   self.asked = true
@@ -229,14 +262,35 @@ function Usage:wait(message, data)
   return 0
 end
 
+-- Return the bytes of an answer's data if all are passed on as they are: whole events of a stream without usage.
+function Usage:pass()
+  local size = self.answers:input()
+  if size == 0 then
+    return 0
+  end
+  local data = self.answers:body()
+  -- The end of the message counts as bytes, too.
+  if not data or #data < size or data:sub(-2) ~= "\n\n" or not self.streamed or self.endless or self.head or self.copy or has_usage(data) then
+    return nil
+  end
+  self:see()
+  self.events = self.events + count_events(data)
+  return size
+end
+
+-- Data of the answer have arrived.
+function Usage:see()
+  if not self.first then
+    self.first = microseconds() - self.began
+  end
+end
+
 function Usage:answer(message)
   local data = message:body()
   if not data or #data == 0 then
     return
   end
-  if not self.first then
-    self.first = microseconds() - self.began
-  end
+  self:see()
   if not self.streamed then
     self:keep(data)
     local text = self.tail .. data
@@ -251,7 +305,7 @@ function Usage:answer(message)
     return self:wait(message, data)
   end
   local text = data:sub(1, last)
-  local usage = text:find('"usage"%s*:%s*{')
+  local usage = has_usage(text)
   if usage and self.asked and not self.endless and message:output() > 0 then
     -- Until the data in front are sent, because HAProxy 2.6 removes wrong bytes if these are in several blocks.
     return 0
@@ -278,6 +332,7 @@ function Usage:http_headers(txn, message)
   self.txn = txn
   if message.channel:is_resp() then
     filter.register_data_filter(self, message.channel)
+    self.answers = not self.reads and message -- else the data could be those of the request
     self.streamed = txn:get_var("txn.streamed") == "yes"
     self.sized = txn:get_var("txn.sized")
     -- HAProxy does not always call the filter again when the connection closes. So nothing is left in the buffer.
@@ -288,14 +343,16 @@ function Usage:http_headers(txn, message)
       open[self.id] = self
       self:begin_copy() -- its end is certain
     end
+    unlimited()
   else
-    self.began = microseconds()
+    self.began, self.end_analyze = microseconds(), nil
     self.size = txn:get_var("txn.size") or 0
     self.asks = txn:get_var("txn.ask_usage")
     self.shadow = txn:get_var("txn.shadow") and core.now().sec >= paused and self.size <= SHADOW_REQUEST
     -- Only if it reads the body, because each call into Lua costs more than what is done there.
     if self.asks or self.shadow then
       filter.register_data_filter(self, message.channel)
+      self.reads = true
     end
   end
 end
@@ -316,7 +373,7 @@ function Usage:first_ms()
 end
 
 function Usage:end_analyze(txn, channel)
-  if self.id and channel:is_resp() then
+  if channel:is_resp() then
     open[self.id] = nil
     txn:set_var("txn.usage", self:text())
     txn:set_var("txn.first_ms", self:first_ms())
@@ -335,7 +392,9 @@ function Usage:http_payload(txn, message)
   local done, result = pcall(message.channel:is_resp() and self.answer or self.ask, self, message)
   if not done then
     core.Alert("usage: " .. tostring(result))
-  elseif result then -- HAProxy takes nil for 0 bytes, and the answer would stand still
+  end
+  unlimited()
+  if done and result then -- HAProxy takes nil for 0 bytes, and the answer would stand still
     return result
   end
 end

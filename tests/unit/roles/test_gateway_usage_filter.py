@@ -47,9 +47,10 @@ from ansible_collections.trtllm.fleet.tests.unit.usage_sample import MODEL
 pytestmark = pytest.mark.skipif(not HAPROXY, reason="HAProxy is not installed")
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("gateway")) as one:
+@pytest.fixture(scope="module", params=[0, 10000], ids=["not copied", "copied"])
+def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """Copies go another way through the filter."""
+    with running_gateway(tmp_path_factory.mktemp("gateway"), request.param) as one:
         yield one
 
 
@@ -120,6 +121,18 @@ def test_time_of_the_first_token(gateway: Gateway) -> None:
     head, *chunks = event_stream([CHAT_STREAM.whole[:500], CHAT_STREAM.whole[500:]])
     line = gateway.exchange([head, 0.3, chunks[0], 0.3, *chunks[1:]], STREAM).line
     assert 300 <= int(line["first_token_ms"]) <= line["total_ms"] - 300
+
+
+def test_streams_that_last_longer_than_a_call_of_the_filter_may(gateway: Gateway) -> None:
+    """HAProxy ends a call after 4 s (tune.lua.session-timeout), and looks at the time each 10,000 instructions."""
+    stream = chat_stream(["token "] * 1000)
+    steps: list[Step] = [step for part in event_stream(at_events(stream.whole)) for step in (part, 0.005)]
+
+    def run(_number: int) -> None:
+        found = gateway.exchange(steps, STREAM)
+        assert (found.answer.body, found.line["usage"]) == (stream.short, f"100 64 50 {len(stream.events)}")
+
+    in_parallel(run, 4)
 
 
 @pytest.mark.parametrize("split", [at_once, at_random(1)])

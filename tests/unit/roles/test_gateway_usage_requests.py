@@ -43,9 +43,10 @@ from ansible_collections.trtllm.fleet.tests.unit.usage_sample import MODEL
 pytestmark = pytest.mark.skipif(not HAPROXY, reason="HAProxy is not installed")
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("gateway")) as one:
+@pytest.fixture(scope="module", params=[0, 10000], ids=["not copied", "copied"])
+def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """Copies go another way through the filter."""
+    with running_gateway(tmp_path_factory.mktemp("gateway"), request.param) as one:
         yield one
 
 
@@ -293,6 +294,7 @@ def test_parallel_requests_have_their_own_usage(gateway: Gateway) -> None:
         assert found[number] == (answer, f"{number} 0 {number + 1} {6 * (number + 1)}")
 
 
+@pytest.mark.parametrize("gateway", [10000], indirect=True)
 def test_copies_for_a_canary_have_the_whole_answer(gateway: Gateway) -> None:
     body = request_body(stream=True, prompt="copied")
     gateway.exchange(event_stream([CHAT_STREAM.whole[:700], CHAT_STREAM.whole[700:]]), body)
