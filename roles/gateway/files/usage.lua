@@ -124,8 +124,8 @@ end
 local Usage = { id = "usage of tokens", flags = filter.FLT_CFG_FL_HTX }
 local Request = {}
 
--- Remove HAProxy's limits of time and instructions, which it sets for each call, from what runs outside of calls. Both
--- would be reached there, because they count from the last call.
+-- Remove HAProxy's limits of time and instructions, which it sets for each call and counts from there on. What runs
+-- between calls would reach them.
 local unlimited = debug.sethook
 
 -- HAProxy gets the function that it will call from here, and each call costs it many new tables. It makes none without a
