@@ -132,8 +132,11 @@ local unlimited = debug.sethook
 -- function, and takes a number in place of http_payload for its result. Half of the calls would be without data.
 function Request.__index(self, name)
   if name == "http_payload" and self.answers then
-    local done, bytes = pcall(self.pass, self)
-    return done and bytes or Usage.http_payload
+    local done, result = pcall(self.pass, self)
+    if not done then
+      core.Alert("usage: " .. tostring(result))
+    end
+    return done and result or Usage.http_payload
   end
   return Usage[name]
 end
@@ -267,10 +270,12 @@ function Usage:pass()
   local size = self.answers:input()
   if size == 0 then
     return 0
+  elseif not self.streamed or self.endless or self.head or self.copy then
+    return nil
   end
   local data = self.answers:body()
   -- The end of the message counts as bytes, too.
-  if not data or #data < size or data:sub(-2) ~= "\n\n" or not self.streamed or self.endless or self.head or self.copy or has_usage(data) then
+  if not data or #data < size or data:sub(-2) ~= "\n\n" or has_usage(data) then
     return nil
   end
   self:see()
