@@ -58,8 +58,8 @@ TIMED_ROUNDS, TIMED_TOKENS, TIMED_SECONDS = 10, 40, 0.05
 HIGHEST_HELD_BACK = 50.0  # milliseconds
 # Bars of a gateway that routes by model and counts tokens: milliseconds above a proxy that only ends TLS, chunks of
 # streams of a core as a share of those without the filter that counts, and milliseconds of a gap between tokens above a
-# direct request's. The share was 0.75 and 0.82 on a machine with 16 cores (docs/test-results/benchmarks.md); with a call
-# into Lua for each chunk it was 0.43 to 0.51 there.
+# direct request's. The share was 0.75 and 0.82 on a machine with 16 cores (docs/test-results/benchmarks.md), and 0.43
+# to 0.51 with a call into Lua for each chunk.
 HIGHEST_ABOVE_TLS, LOWEST_CHUNKS_SHARE, HIGHEST_GAP = 0.4, 0.6, 3.0
 # Fast streams: how many, the chunks of each, and seconds between two.
 FAST_STREAMS, FAST_TOKENS, FAST_SECONDS = 40, 1000, 0.004
