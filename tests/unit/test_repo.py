@@ -107,6 +107,32 @@ def test_links_between_pages_lead_to_files() -> None:
     assert [f"{page.relative_to(ROOT)}: {place}" for page, place in links if not (page.parent / place).exists()] == []
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_to_headings_lead_to_one() -> None:
+    link = re.compile(r"\]\(([^)#:\s]*)#([^)]+)\)")
+    links = [
+        (page, page.parent / place if place else page, name)
+        for page in PAGES
+        for place, name in link.findall(page.read_text())
+    ]
+    assert len(links) > 100
+    assert [
+        f"{page.relative_to(ROOT)}: {target.name}#{name}"
+        for page, target, name in links
+        if target.suffix == ".md" and name not in anchors(target)
+    ] == []
+
+
+def test_rows_of_tables_are_lines() -> None:
+    broken = re.compile(r"^ *\|.*[^|\n]$", re.MULTILINE)
+    assert [(str(page.relative_to(ROOT)), row) for page in PAGES for row in names(broken, page)] == []
+
+
 def test_version_has_a_changelog() -> None:
     released = read(ROOT / "changelogs/changelog.yaml")["releases"]
     assert read(ROOT / "galaxy.yml")["version"] in released or list(ROOT.glob("changelogs/fragments/*.y*ml"))
