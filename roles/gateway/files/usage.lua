@@ -41,6 +41,15 @@ local requested = setmetatable({}, { __mode = "k" })
 -- The requests whose answer has begun and not ended.
 local open = {}
 
+-- Return what a function returns, or report its error.
+local function attempt(call, ...)
+  local done, result = pcall(call, ...)
+  if done then
+    return result
+  end
+  core.Alert("usage: " .. tostring(result))
+end
+
 local function microseconds()
   local now = core.now()
   return now.sec * 1000000 + now.usec
@@ -132,11 +141,7 @@ local unlimited = debug.sethook
 -- function, and takes a number in place of http_payload for its result. Half of the calls would be without data.
 function Request.__index(self, name)
   if name == "http_payload" and self.answers then
-    local done, result = pcall(self.pass, self)
-    if not done then
-      core.Alert("usage: " .. tostring(result))
-    end
-    return done and result or Usage.http_payload
+    return attempt(self.pass, self) or Usage.http_payload
   end
   return Usage[name]
 end
@@ -394,12 +399,9 @@ function Usage:end_analyze(txn, channel)
 end
 
 function Usage:http_payload(txn, message)
-  local done, result = pcall(message.channel:is_resp() and self.answer or self.ask, self, message)
-  if not done then
-    core.Alert("usage: " .. tostring(result))
-  end
+  local result = attempt(message.channel:is_resp() and self.answer or self.ask, self, message)
   unlimited()
-  if done and result then -- HAProxy takes nil for 0 bytes, and the answer would stand still
+  if result then -- HAProxy takes nil for 0 bytes, and the answer would stand still
     return result
   end
 end
