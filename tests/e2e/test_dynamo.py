@@ -111,8 +111,8 @@ def test_new_host_with_another_version_is_refused(dynamo: Dynamo, before: dict[s
 
 
 def test_new_worker_with_a_closed_port_is_refused(dynamo: Dynamo, before: dict[str, str]) -> None:
-    """It registers and is healthy, and requests to it end in a timeout."""
-    closed = "INPUT --protocol tcp --destination-port 9250 --jump DROP"
+    """It registers and is healthy, and requests to it fail. Before it starts, such a port looks as if it were free."""
+    closed = "INPUT --protocol tcp --destination-port 9250 --jump REJECT --reject-with tcp-reset"
     # Docker brings iptables, and this host has no Docker yet.
     dynamo.shell(LATE, "apt-get update --quiet && apt-get install --yes --quiet iptables")
     dynamo.shell(LATE, f"iptables --insert {closed}")
