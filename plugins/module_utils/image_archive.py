@@ -1,99 +1,30 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Save a container image from a registry to a file for ``docker load``, with skopeo. Docker is not needed."""
+"""Save a container image from a registry to a file for ``docker load``. Docker is not needed.
+
+The archive is as ``docker save`` writes it, with the layers compressed as the registry sends them: moby reads each
+layer with ``DecompressStream`` (image/tarexport/load.go), and go-containerregistry writes such archives, too. Sizes are
+in the manifest, so every byte of the archive has its place before the download, and an incomplete one can go on.
+"""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
-import re
-import subprocess
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, BinaryIO, Callable
 
-# Names of architectures in registries, by those of the kernel.
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-RETRIES = 3
+from ansible_collections.trtllm.fleet.plugins.module_utils.registry import Blob, Image, RegistryError
 
-# skopeo with arguments, to its standard output.
-Skopeo = Callable[..., bytes]
+CHUNK = 1 << 20
 
-
-class ImageError(Exception):
-    """The image is not available; the message gives the cause."""
-
-
-@dataclass(frozen=True)
-class Image:
-    """An image for one architecture. ``digest`` is that of its tag in the registry, ``id`` is Docker's."""
-
-    digest: str
-    id: str
-    layers_bytes: int
-
-
-def client_configuration(logins: Iterable[Mapping[str, str]]) -> str:
-    """Build a Docker client configuration, from ``registry``, ``username`` and ``password`` of each login."""
-    auths = {
-        login["registry"]: {"auth": base64.b64encode(f"{login['username']}:{login['password']}".encode()).decode()}
-        for login in logins
-    }
-    return json.dumps({"auths": auths})
-
-
-def program(path: str, authfile: str) -> Skopeo:
-    """Return a function that runs skopeo with the logins of a file."""
-
-    def skopeo(command: str, *arguments: str) -> bytes:
-        done = subprocess.run(
-            [path, command, "--authfile", authfile, "--retry-times", str(RETRIES), *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
-        if done.returncode:
-            raise ImageError(explain(done.stderr.decode(errors="replace")))
-        return done.stdout
-
-    return skopeo
-
-
-def explain(errors: str) -> str:
-    """Return the last error of skopeo."""
-    said = (
-        re.findall(r'level=fatal msg="((?:[^"\\]|\\.)*)"', errors)
-        or errors.strip().splitlines()[-1:]
-        or ["skopeo fails"]
-    )
-    return str(said[-1].replace('\\"', '"'))
-
-
-def look_up(name: str, machine: str, skopeo: Skopeo) -> Image:
-    """Query the registry for the image of a machine. Raises ImageError."""
-    raw = skopeo("inspect", "--raw", f"docker://{name}")
-    digest, manifest = f"sha256:{hashlib.sha256(raw).hexdigest()}", json.loads(raw)
-    if "manifests" in manifest:
-        repository = re.sub(r":[^:/]+$", "", name)
-        manifest = json.loads(skopeo("inspect", "--raw", f"docker://{repository}@{choose(name, manifest, machine)}"))
-    layers = sum(layer["size"] for layer in manifest["layers"])
-    return Image(digest, manifest["config"]["digest"], layers)
-
-
-def choose(name: str, index: Mapping[str, Any], machine: str) -> str:
-    """Select the image for a machine in an index, and return its digest. Raises ImageError."""
-    wanted = ("linux", ARCHITECTURES.get(machine, machine))
-    for entry in index["manifests"]:
-        platform = entry.get("platform", {})
-        if (platform.get("os"), platform.get("architecture")) == wanted:
-            return str(entry["digest"])
-    raise ImageError(f"{name} has no image for {machine}")
+# Yields a blob from a byte on.
+Read = Callable[[Blob, int], Iterator[bytes]]
 
 
 def holds(path: Path, name: str, image: Image) -> bool:
@@ -102,15 +33,79 @@ def holds(path: Path, name: str, image: Image) -> bool:
         content = archive.extractfile("manifest.json")
         (entry,) = json.load(content) if content else [{}]
         (tag,) = entry["RepoTags"]
-        return entry["Config"] == f"{image.id.partition(':')[2]}.json" and f"/{tag}".endswith(f"/{name}")
+        return entry["Config"] == _file(image.config, ".json") and f"/{tag}".endswith(f"/{name}")
     return False
 
 
-def fetch(path: Path, name: str, skopeo: Skopeo) -> None:
-    """Write the image to the archive atomically. Raises ImageError and OSError."""
-    new = path.with_name(f"{path.name}.new")
-    # skopeo neither adds to an archive nor resumes an incomplete one.
-    new.unlink(missing_ok=True)
+def fetch(path: Path, name: str, image: Image, read: Read) -> None:
+    """Write the image to the archive atomically, from the end of what an earlier call left.
+
+    Raises:
+        RegistryError: A blob is not available, or has another content than its digest says.
+        OSError: The archive cannot be written.
+    """
+    incomplete = path.with_name(f"{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
-    skopeo("copy", f"docker://{name}", f"docker-archive:{new}:{name}")
-    os.replace(new, path)
+    incomplete.touch()
+    with incomplete.open("r+b") as archive:
+        for part in parts(name, image):
+            start = archive.tell()
+            if isinstance(part, Blob):
+                _complete(archive, part, read)
+            elif archive.read(len(part)) != part:
+                archive.seek(start)
+                archive.truncate()
+                archive.write(part)
+        archive.truncate()
+    os.replace(incomplete, path)
+
+
+def parts(name: str, image: Image) -> Iterator[bytes | Blob]:
+    """Yield the content of the archive in order."""
+    layers = [_file(layer, ".tar") for layer in image.layers]
+    entry: dict[str, Any] = {"Config": _file(image.config, ".json"), "RepoTags": [name], "Layers": layers}
+    index = json.dumps([entry]).encode()
+    yield _header("manifest.json", len(index)) + index + _padding(len(index))
+    blobs = {entry["Config"]: image.config, **dict(zip(layers, image.layers))}  # a layer may be there twice
+    for file, blob in blobs.items():
+        yield _header(file, blob.size)
+        yield blob
+        yield _padding(blob.size)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _file(blob: Blob, suffix: str) -> str:
+    return f"{blob.digest.partition(':')[2]}{suffix}"
+
+
+def _header(name: str, size: int) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size = size
+    return member.tobuf(tarfile.GNU_FORMAT)  # the format for more than 8 GiB
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % tarfile.BLOCKSIZE)
+
+
+def _complete(archive: BinaryIO, blob: Blob, read: Read) -> None:
+    """Move behind a blob in the archive, after writing what is missing of it."""
+    start, have, checksum = archive.tell(), 0, hashlib.sha256()
+    while have < blob.size:
+        chunk = archive.read(min(CHUNK, blob.size - have))
+        if not chunk:
+            break
+        checksum.update(chunk)
+        have += len(chunk)
+    fetched = have < blob.size
+    if fetched:
+        for chunk in read(blob, have):
+            archive.write(chunk)
+            checksum.update(chunk)
+    if f"sha256:{checksum.hexdigest()}" == blob.digest:
+        return
+    archive.seek(start)
+    archive.truncate()
+    if fetched and not have:
+        raise RegistryError(f"{blob.digest} has the SHA-256 {checksum.hexdigest()}")
+    _complete(archive, blob, read)  # what was there is of another image or damaged

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Read the size of an image from the manifest in its registry.
+"""Read images from their registry.
 
 Sources: OCI Distribution Specification 1.1, and Docker's token authentication.
 """
@@ -9,12 +9,16 @@ Sources: OCI Distribution Specification 1.1, and Docker's token authentication.
 from __future__ import annotations
 
 import base64
+import hashlib
+import http.client
 import json
 import re
 import ssl
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -29,23 +33,55 @@ ACCEPTED = ", ".join(
 )
 # Architectures in an image index by machine name of uname.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-TIMEOUT = 10.0  # seconds, of each answer
+TIMEOUT = 10.0  # seconds, of each answer and of each wait for more of it
+ATTEMPTS = 8  # to go on with a blob, without a byte of it
+PAUSE = 2.0  # seconds before the second attempt; twice as much before the third
+CHUNK = 1 << 20
+# Statuses of a server that may answer later: Request Timeout, Too Many Requests, and its own errors.
+TEMPORARY = {408, 429, *range(500, 600)}
 CERTIFICATES = Path("/etc/docker/certs.d")
-# The registry of images without a host name.
+# The registry of images without a host name, and its other names.
 DOCKER_HUB = "registry-1.docker.io"
+DOCKER_HUB_NAMES = {DOCKER_HUB, "docker.io", "index.docker.io", "https://index.docker.io/v1/"}
 
 
 class RegistryError(Exception):
-    """The registry does not return the manifest; the message has the reason."""
+    """The registry does not return a manifest or a blob; the message has the reason."""
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A part of an image: its digest, and its size in bytes as the registry sends it."""
+
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image for one architecture.
+
+    ``digest``: that of its tag in the registry, which may be an index. ``config``: the blob whose digest Docker's image
+    store takes for the ID of the image.
+    """
+
+    digest: str
+    config: Blob
+    layers: tuple[Blob, ...]
+
+    @property
+    def layers_bytes(self) -> int:
+        """The size of all layers, compressed."""
+        return sum(layer.size for layer in self.layers)
 
 
 def split_image(image: str) -> tuple[str, str, str]:
-    """Return registry, repository and reference (a digest, else the tag) of an image's name."""
+    """Return registry, repository and reference (a digest, else the tag) of an image's name. Raises RegistryError."""
     match = re.fullmatch(r"(?:([^/]*[.:][^/]*|localhost)/)?([^:@]+)(?::([^@]+))?(?:@(.+))?", image)
     if not match:
         raise RegistryError(f"{image} is not the name of an image")
     registry, repository, tag, digest = match.groups()
-    if not registry:
+    if not registry or registry in DOCKER_HUB_NAMES:
         registry, repository = DOCKER_HUB, repository if "/" in repository else f"library/{repository}"
     return registry, repository, digest or tag or "latest"
 
@@ -55,7 +91,8 @@ class Registry:
 
     def __init__(self, host: str, logins: Sequence[Mapping[str, str]], scheme: str = "https") -> None:
         self._url = f"{scheme}://{host}/v2/"
-        login = next((each for each in logins if each["registry"] == host), None)
+        names = DOCKER_HUB_NAMES if host == DOCKER_HUB else {host}
+        login = next((each for each in logins if each["registry"] in names), None)
         basic = base64.b64encode(f"{login['username']}:{login['password']}".encode()).decode() if login else ""
         self._basic = f"Basic {basic}" if basic else ""
         context = ssl.create_default_context()
@@ -64,9 +101,10 @@ class Registry:
         self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
         self._authorization = ""
 
-    def layers_bytes(self, repository: str, reference: str, machine: str) -> int:
-        """Return the bytes of all layers, compressed, of the image for a machine. Raises RegistryError."""
-        manifest = self._manifest(repository, reference)
+    def image(self, repository: str, reference: str, machine: str) -> Image:
+        """Return the image for a machine, as uname names it. Raises RegistryError."""
+        content = self._manifest(repository, reference)
+        digest, manifest = f"sha256:{hashlib.sha256(content).hexdigest()}", self._parse(content, reference)
         if "manifests" in manifest:
             wanted = {"os": "linux", "architecture": ARCHITECTURES.get(machine, machine)}
             digests = [
@@ -76,45 +114,90 @@ class Registry:
             ]
             if not digests:
                 raise RegistryError(f"{repository}:{reference} has no image for {machine}")
-            manifest = self._manifest(repository, digests[0])
+            manifest = self._parse(self._manifest(repository, digests[0]), digests[0])
         try:
-            return sum(int(layer["size"]) for layer in manifest["layers"])
+            config, *layers = (
+                Blob(str(blob["digest"]), int(blob["size"])) for blob in [manifest["config"], *manifest["layers"]]
+            )
         except (KeyError, TypeError, ValueError):
             raise RegistryError(f"the manifest of {repository}:{reference} has no sizes") from None
+        return Image(digest, config, tuple(layers))
 
-    def _manifest(self, repository: str, reference: str) -> dict[str, Any]:
-        url = f"{self._url}{repository}/manifests/{reference}"
+    def read(self, repository: str, blob: Blob, start: int = 0) -> Iterator[bytes]:
+        """Yield a blob from a byte on. Goes on where a connection breaks. Raises RegistryError."""
+        url, attempt = f"{self._url}{repository}/blobs/{blob.digest}", 0
+        while start < blob.size:
+            reason = "the answer ended too early"
+            try:
+                with self._open(url, {"Range": f"bytes={start}-"} if start else {}) as answer:
+                    position = start if answer.status == 206 else 0  # a server may send all of it
+                    while chunk := answer.read(min(CHUNK, (start if position < start else blob.size) - position)):
+                        position += len(chunk)
+                        if position > start:
+                            start, attempt = position, 0
+                            yield chunk
+            except (OSError, http.client.HTTPException) as error:
+                reason = str(error) or type(error).__name__
+            if start < blob.size:
+                attempt += 1
+                if attempt == ATTEMPTS:
+                    raise RegistryError(f"{url}, byte {start} of {blob.size}: {reason}")
+                time.sleep(PAUSE * (attempt - 1))
+
+    def _manifest(self, repository: str, reference: str) -> bytes:
+        return self._get(f"{self._url}{repository}/manifests/{reference}", {"Accept": ACCEPTED})
+
+    @staticmethod
+    def _parse(content: bytes, name: str) -> dict[str, Any]:
         try:
-            return self._get(url, self._authorization)
+            return dict(json.loads(content))
+        except (TypeError, ValueError):
+            raise RegistryError(f"{name} is not a JSON object") from None
+
+    def _get(self, url: str, headers: Mapping[str, str]) -> bytes:
+        try:
+            with self._open(url, headers) as answer:
+                return bytes(answer.read())
+        except (OSError, http.client.HTTPException) as error:  # no connection, or no certificate that is trusted
+            raise RegistryError(f"{url}: {error}") from None
+
+    def _open(self, url: str, headers: Mapping[str, str]) -> Any:
+        """Return the answer, logged in where the registry requires it.
+
+        Raises:
+            RegistryError: The registry refuses.
+            OSError: It may answer later.
+        """
+        try:
+            return self._request(url, headers, self._authorization)
         except urllib.error.HTTPError as error:
             challenge = error.headers.get("WWW-Authenticate", "")
-            if error.code != 401 or self._authorization or not challenge:
+            if error.code in TEMPORARY:
+                raise
+            if error.code != 401 or not challenge:
                 raise RegistryError(f"{url}: {error.code} {error.reason}") from None
-        self._authorization = self._authorize(challenge)
+        self._authorization = self._authorize(challenge)  # a token ends after minutes
         try:
-            return self._get(url, self._authorization)
+            return self._request(url, headers, self._authorization)
         except urllib.error.HTTPError as error:
             raise RegistryError(f"{url}: {error.code} {error.reason}") from None
 
     def _authorize(self, challenge: str) -> str:
-        """Return the header that a registry requires: the login, or a token for it."""
+        """Return the header that a registry requires: the login, or a token for it. Raises RegistryError, OSError."""
         kind, _space, rest = challenge.partition(" ")
         if kind.lower() != "bearer":
             return self._basic
         fields = dict(re.findall(r'(\w+)="([^"]*)"', rest))
         realm = fields.pop("realm", "")
         try:
-            answer = self._get(f"{realm}?{urlencode(fields)}", self._basic)
+            with self._request(f"{realm}?{urlencode(fields)}", {}, self._basic) as answer:
+                given = self._parse(answer.read(), realm)
         except urllib.error.HTTPError as error:
             raise RegistryError(f"{realm}: {error.code} {error.reason}") from None
-        return f"Bearer {answer.get('token') or answer.get('access_token')}"
+        return f"Bearer {given.get('token') or given.get('access_token')}"
 
-    def _get(self, url: str, authorization: str) -> dict[str, Any]:
-        headers = {"Accept": ACCEPTED, **({"Authorization": authorization} if authorization else {})}
-        try:
-            with self._opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
-                return dict(json.load(answer))
-        except urllib.error.HTTPError:
-            raise
-        except (OSError, ValueError) as error:  # no connection, no certificate that is trusted, no JSON
-            raise RegistryError(f"{url}: {error}") from None
+    def _request(self, url: str, headers: Mapping[str, str], authorization: str) -> Any:
+        request = urllib.request.Request(url, headers=dict(headers))
+        if authorization:  # not for the storage that the registry redirects to, which has another login in the URL
+            request.add_unredirected_header("Authorization", authorization)
+        return self._opener.open(request, timeout=TIMEOUT)

@@ -10,14 +10,17 @@ module: image_archive
 short_description: Save a container image from a registry to a file for docker load
 version_added: 0.1.0
 description:
-  - Fetches the image for this machine's architecture with C(skopeo), which has to be installed. Docker is not needed.
+  - Downloads the image for this machine's architecture. Docker is not needed.
+  - Goes on where an earlier download ended, also within a layer, and verifies all checksums. Until the file is
+    complete, it has C(.part) after its name.
+  - Layers stay compressed, as the registry sends them.
   - A private CA of the registry is trusted where Docker trusts it, in the system's store or in C(/etc/docker/certs.d).
 extends_documentation_fragment:
   - trtllm.fleet.attributes
 attributes:
   check_mode:
     support: full
-    details: Queries the registry if C(skopeo) is installed.
+    details: Queries the registry.
   diff_mode:
     support: none
     details: RV(digest) shows the image.
@@ -38,7 +41,7 @@ options:
     type: str
     default: serving_recipe_image
   logins:
-    description: Registries to log in to. The logins are in a file while the module runs.
+    description: Registries to log in to.
     type: list
     elements: dict
     default: []
@@ -72,7 +75,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 digest:
-  description: Digest of the tag in the registry. Empty in check mode without C(skopeo).
+  description: Digest of the tag in the registry.
   returned: success
   type: str
   sample: sha256:76bd6974cc09757231adb4c872cfa7e822bf55ece3f08692af09413643fda7d9
@@ -84,19 +87,12 @@ layers_bytes:
 """
 
 import os
-import tempfile
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.image_archive import (
-    ImageError,
-    client_configuration,
-    fetch,
-    holds,
-    look_up,
-    program,
-)
+from ansible_collections.trtllm.fleet.plugins.module_utils.image_archive import fetch, holds
+from ansible_collections.trtllm.fleet.plugins.module_utils.registry import Registry, RegistryError, split_image
 
 
 def main() -> None:
@@ -122,22 +118,14 @@ def main() -> None:
     if "@" in name:
         module.fail_json(msg=f"{name} is a digest; docker load needs a tag. Set {module.params['variable']} to a tag.")
     os.umask(0o022)
-    # In check mode skopeo may not be installed yet.
-    found = module.get_bin_path("skopeo", required=not module.check_mode)
-    if not found:
-        module.exit_json(changed=True, digest="", layers_bytes=0)
     try:
-        with tempfile.NamedTemporaryFile("w", dir=module.tmpdir, encoding="utf-8") as authfile:
-            authfile.write(client_configuration(module.params["logins"]))
-            authfile.flush()
-            skopeo = program(found, authfile.name)
-            image = look_up(name, os.uname().machine, skopeo)
-            changed = not holds(path, name, image)
-            if changed and not module.check_mode:
-                fetch(path, name, skopeo)
-                if not holds(path, name, image):
-                    module.fail_json(msg=f"{name} changed while it was fetched. Run the playbook again.")
-    except ImageError as error:
+        host, repository, tag = split_image(name)
+        registry = Registry(host, module.params["logins"])
+        image = registry.image(repository, tag, os.uname().machine)
+        changed = not holds(path, name, image)
+        if changed and not module.check_mode:
+            fetch(path, name, image, lambda blob, start: registry.read(repository, blob, start))
+    except RegistryError as error:
         hint = f"Check {module.params['variable']}, docker_engine_registry_logins and the network to the registry."
         module.fail_json(msg=f"{error}. {hint}")
     except OSError as error:

@@ -52,7 +52,7 @@ def images_to_come(wanted: Wanted, machine: str, runner: Runner, docker: str | N
             continue
         try:
             host, repository, reference = split_image(image)
-            compressed += Registry(host, wanted.registry_logins).layers_bytes(repository, reference, machine)
+            compressed += Registry(host, wanted.registry_logins).image(repository, reference, machine).layers_bytes
         except RegistryError as error:
             unknown.append(f"The disk space that {image} needs is not known and was not checked: {error}")
     return int(compressed * (1 + UNPACKED)), unknown

@@ -23,11 +23,20 @@ INDEX = {
         {"digest": "sha256:arm", "platform": {"os": "linux", "architecture": "arm64"}},
     ]
 }
+
+
+def manifest(*sizes: int) -> dict[str, Any]:
+    return {
+        "config": {"digest": "sha256:c", "size": 1},
+        "layers": [{"digest": "sha256:l", "size": size} for size in sizes],
+    }
+
+
 MANIFESTS: dict[str, Any] = {
     "1.2.1": INDEX,
-    "sha256:amd": {"layers": [{"size": 30}, {"size": 12}]},
-    "sha256:arm": {"layers": [{"size": 7}]},
-    "single": {"layers": [{"size": 5}]},
+    "sha256:amd": manifest(30, 12),
+    "sha256:arm": manifest(7),
+    "single": manifest(5),
     "old": {"schemaVersion": 1, "fsLayers": []},
 }
 
@@ -87,11 +96,11 @@ def registry(server: Server, login: bool = True) -> Registry:
 @pytest.mark.parametrize(("machine", "size"), [("x86_64", 42), ("aarch64", 7)])
 def test_the_layers_of_the_machine_are_added_up(server: Server, kind: str, machine: str, size: int) -> None:
     server.kind = kind
-    assert registry(server).layers_bytes("nvidia/release", "1.2.1", machine) == size
+    assert registry(server).image("nvidia/release", "1.2.1", machine).layers_bytes == size
 
 
 def test_an_image_for_one_machine_only(server: Server) -> None:
-    assert registry(server).layers_bytes("nvidia/release", "single", "x86_64") == 5
+    assert registry(server).image("nvidia/release", "single", "x86_64").layers_bytes == 5
 
 
 @pytest.mark.parametrize(
@@ -104,20 +113,20 @@ def test_an_image_for_one_machine_only(server: Server) -> None:
 )
 def test_what_the_registry_does_not_have(server: Server, reference: str, machine: str, said: str) -> None:
     with pytest.raises(RegistryError, match=said):
-        registry(server).layers_bytes("nvidia/release", reference, machine)
+        registry(server).image("nvidia/release", reference, machine)
 
 
 @pytest.mark.parametrize("kind", ["basic", "bearer"])
 def test_without_a_login_the_refusal_has_no_secret(server: Server, kind: str) -> None:
     server.kind = kind
     with pytest.raises(RegistryError, match="401 Unauthorized") as refused:
-        registry(server, login=False).layers_bytes("nvidia/release", "1.2.1", "x86_64")
+        registry(server, login=False).image("nvidia/release", "1.2.1", "x86_64")
     assert "secret" not in str(refused.value)
 
 
 def test_a_registry_that_is_not_there() -> None:
     with pytest.raises(RegistryError, match="refused"):
-        Registry("127.0.0.1:9", [], scheme="http").layers_bytes("nvidia/release", "1.2.1", "x86_64")
+        Registry("127.0.0.1:9", [], scheme="http").image("nvidia/release", "1.2.1", "x86_64")
 
 
 @pytest.mark.parametrize(
@@ -128,6 +137,7 @@ def test_a_registry_that_is_not_there() -> None:
         ("localhost/release", ("localhost", "release", "latest")),
         ("nvcr.io/a/b:1@sha256:ab", ("nvcr.io", "a/b", "sha256:ab")),
         ("nats:2.10", ("registry-1.docker.io", "library/nats", "2.10")),
+        ("docker.io/nats:2.10", ("registry-1.docker.io", "library/nats", "2.10")),
         ("bitnami/etcd:3", ("registry-1.docker.io", "bitnami/etcd", "3")),
     ],
 )

@@ -19,7 +19,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.preflight import disk
 from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.examine import examine
 from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.facts import read_facts
 from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.requirements import Wanted
-from ansible_collections.trtllm.fleet.plugins.module_utils.registry import RegistryError
+from ansible_collections.trtllm.fleet.plugins.module_utils.registry import Blob, Image, RegistryError
 from ansible_collections.trtllm.fleet.plugins.modules import host_check
 from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES
@@ -124,9 +124,9 @@ class SmallRegistry:
     def __init__(self, host: str, logins: Sequence[Any]) -> None:
         assert host == "nvcr.io"
 
-    def layers_bytes(self, repository: str, reference: str, machine: str) -> int:
+    def image(self, repository: str, reference: str, machine: str) -> Image:
         assert (repository, reference, machine) == ("nvidia/tensorrt-llm/release", "1.2.1", "x86_64")
-        return 2**50
+        return Image("", Blob("", 0), (Blob("", 2**50),))
 
 
 def docker_info(root: str, driver: str) -> CommandResult:
@@ -170,7 +170,7 @@ def test_an_image_that_is_here_needs_no_room_and_no_registry(fake: FakeHost, mon
 
 def test_a_registry_that_does_not_answer_is_a_warning(fake: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     class Silent(SmallRegistry):
-        def layers_bytes(self, repository: str, reference: str, machine: str) -> int:
+        def image(self, repository: str, reference: str, machine: str) -> Image:
             raise RegistryError("no route to host")
 
     monkeypatch.setattr(disks, "Registry", Silent)
