@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ from ansible.utils.display import Display
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark import slo
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.published import missed
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Run
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import Scenario, ScenarioError, choose
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import (
+    Scenario,
+    ScenarioError,
+    arrivals,
+    choose,
+    lengths,
+)
 
 MODULE = "trtllm.fleet.benchmark_load"
 # Seconds; a poll costs the load host about 0.3 s of CPU time.
@@ -68,7 +75,9 @@ class ActionModule(ActionBase):
             return {**result, "failed": True, "msg": "\n".join(problems)}
         repeat = int(asked["repeat"])
         result["plan"] = [describe(scenario, repeat) for scenario in scenarios]
-        result["concurrency"] = {scenario.name: max(scenario.concurrency) for scenario in scenarios}
+        result["concurrency"] = {
+            scenario.name: 0 if scenario.request_rate else max(scenario.concurrency) for scenario in scenarios
+        }
         result["tools"] = sorted({scenario.tool for scenario in scenarios})
         if self._task.check_mode:
             return {**result, "changed": True}
@@ -149,9 +158,10 @@ def describe(scenario: Scenario, repeat: int) -> str:
     """Describe a scenario in a sentence."""
     users = ", ".join(str(count) for count in scenario.concurrency)
     requests = sum(point["requests"] + point["warm_up"] for point in scenario.points(repeat, 0))
+    rounds = "1 round" if repeat == 1 else f"{repeat} rounds"
     return (
-        f"{scenario.name} ({scenario.source}): {scenario.input_tokens} tokens in and {scenario.output_tokens} out, "
-        f"{users} at once, {repeat} {'round' if repeat == 1 else 'rounds'} each, {requests} requests by {scenario.tool}"
+        f"{scenario.name} ({scenario.source}): {lengths(asdict(scenario), str)}, {users} at once"
+        f"{arrivals(asdict(scenario))}, {rounds} each, {requests} requests by {scenario.tool}"
     )
 
 

@@ -18,7 +18,8 @@ options:
     type: dict
     required: true
   concurrency:
-    description: The most requests at a time by scenario, as M(trtllm.fleet.benchmark_run) returns it.
+    description:
+      - The most requests at a time by scenario, 0 for random arrivals, as M(trtllm.fleet.benchmark_run) returns it.
     type: dict
     required: true
   tools:

@@ -66,7 +66,7 @@ options:
     choices: [chat, completions]
     default: chat
   concurrency:
-    description: Concurrent requests.
+    description: Concurrent requests; with O(request_rate) the most at a time.
     type: int
     required: true
   requests:
@@ -97,6 +97,18 @@ options:
     description: Seed of the random prompts.
     type: int
     default: 100
+  request_rate:
+    description:
+      - Requests/s that arrive at random (Poisson), whether or not earlier ones are answered, for O(tool=aiperf).
+      - V(0) is for O(concurrency) users that wait for their answers.
+    type: float
+    default: 0
+  range_ratio:
+    description:
+      - Shortest by longest length. Lengths are uniform between this fraction of O(input_tokens) and O(output_tokens)
+        and these. V(1) makes all alike.
+    type: float
+    default: 1
   gpus:
     description: Number of GPUs behind the endpoint, for tokens/s per GPU; V(0) omits that figure.
     type: int
@@ -148,9 +160,9 @@ measured:
   type: dict
   contains:
     requests:
-      description: Number of requests sent, answered and failed.
+      description: Number of requests sent, answered and failed, and the most in flight, if the tool tells.
       type: dict
-      sample: {asked: 150, answered: 150, failed: 0}
+      sample: {asked: 150, answered: 150, failed: 0, most_at_once: 16}
     errors:
       description: Number of failed requests by error, if the tool has it.
       type: dict
@@ -160,9 +172,11 @@ measured:
       type: float
       sample: 31.118
     tokens:
-      description: Total tokens of the answered requests.
+      description:
+        - Total tokens of the answered requests as the server counts them, and as the client requested them. Prompts are
+          longer for the server by its template.
       type: dict
-      sample: {input: 600000, output: 38400}
+      sample: {input: 610050, output: 38400, requested_input: 600000, requested_output: 38400}
     throughput:
       description: Rates. Tokens/s per user is the speed of an answer after its first token.
       type: dict
@@ -262,6 +276,8 @@ def main() -> None:
             fixed_length=dict(type="bool", default=True),
             entries=dict(type="int", default=100),
             seed=dict(type="int", default=100),
+            request_rate=dict(type="float", default=0),
+            range_ratio=dict(type="float", default=1),
             gpus=dict(type="int", default=0),
             limits=dict(type="dict", default={}),
             timeout=dict(type="float", default=7200),
@@ -302,8 +318,8 @@ def main() -> None:
         changed=True,
         finished=True,
         progress=progress,
-        measured=measured.to_dict(given["gpus"]),
-        problems=measured.problems(),
+        measured=measured.to_dict(point),
+        problems=measured.problems(point),
         version=given["image"] or str(raw.get("aiperf_version", "")),
         raw=raw,
     )

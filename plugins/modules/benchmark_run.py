@@ -130,7 +130,7 @@ plan:
   elements: str
   sample: ["chat (ours): 1024 tokens in and 256 out, 1, 4, 16 at once, 3 rounds each, 630 requests by aiperf"]
 concurrency:
-  description: The most requests at a time of each scenario.
+  description: The most requests at a time of each scenario, 0 for random arrivals.
   returned: success
   type: dict
   sample: {chat: 16}

@@ -140,7 +140,14 @@ def sample(
         for point in scenario.points(repeat, run.seed):
             measured = measure(point, where["gpus"], speed, noise, objectives.limits(limits))
             moment += timedelta(seconds=max(1, round(measured.seconds)))
-            run.add(point, {"measured": measured.to_dict(where["gpus"]), **AROUND, "version": VERSIONS[point["tool"]]})
+            run.add(
+                point,
+                {
+                    "measured": measured.to_dict({**point, "gpus": where["gpus"]}),
+                    **AROUND,
+                    "version": VERSIONS[point["tool"]],
+                },
+            )
             rounds.append(run.document["points"][-1])
             if point["round"] == repeat:
                 if missed := objectives.misses(rounds, limits):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,11 @@ ERROR_LENGTH = 200  # characters of a server's error
 def configuration(point: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the configuration file of a run. It refers to the key by its environment variable."""
     load = {"type": "concurrency", "concurrency": point["concurrency"]}
+    if point["request_rate"]:
+        load.update(type="poisson", rate=point["request_rate"])
+    # As in sglang's benchmark: [ratio * length, length].
+    ratio = {"random_range_ratio": str(point["range_ratio"]), "random_corpus_style": "sglang"}
+    varied = ratio if point["range_ratio"] < 1 else {}
     phases = [{"name": "profiling", "kind": "profiling", **load, "requests": point["requests"]}]
     if point["warm_up"]:
         warm_up = {"name": "warmup", "kind": "warmup", **load, "requests": point["warm_up"]}
@@ -52,8 +58,10 @@ def configuration(point: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                 # aiperf's own count depends on where the stream is split.
                 "use_server_token_count": True,
                 "extra": {
-                    "max_tokens": point["output_tokens"],
-                    **({"min_tokens": point["output_tokens"], "ignore_eos": True} if point["fixed_length"] else {}),
+                    # Of varied lengths each request has its own.
+                    **({} if varied else {"max_tokens": point["output_tokens"]}),
+                    **({"ignore_eos": True} if point["fixed_length"] else {}),
+                    **({"min_tokens": point["output_tokens"]} if point["fixed_length"] and not varied else {}),
                 },
             },
             "datasets": [
@@ -65,6 +73,7 @@ def configuration(point: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                     "prompts": {
                         "isl": {"mean": point["input_tokens"], "stddev": 0},
                         "osl": {"mean": point["output_tokens"], "stddev": 0},
+                        **varied,
                     },
                 }
             ],
@@ -114,7 +123,9 @@ def read(folder: Path, point: Mapping[str, Any]) -> tuple[Measured, dict[str, An
         said = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ToolError(f"aiperf's {RESULT} cannot be read: {error}") from None
-    return replace(parse(said, point), steady_per_second=steady_rate(path.parent / REQUESTS, point)), said
+    answers = read_answers(path.parent / REQUESTS)
+    steady, most = steady_rate(answers, point), most_at_once(answers)
+    return replace(parse(said, point), steady_per_second=steady, most_at_once=most), said
 
 
 def parse(said: Any, point: Mapping[str, Any]) -> Measured:
@@ -173,29 +184,43 @@ def _spread(metrics: Mapping[str, Any], name: str) -> Spread:
     return Spread(*(number(metric.get(part)) for part in parts))
 
 
-def steady_rate(path: Path, point: Mapping[str, Any]) -> float | None:
-    """Return the tokens a second of a load without its beginning and its end; None if nothing is left or known.
+# Start, first token and end of a request in seconds, and its tokens.
+Answer = tuple[float, float, float, float]
 
-    The beginning is until each user has finished a request, because all of them begin at the same time. The end begins
-    with the last request: from then on fewer are in flight. Tokens of an answer are spread evenly from its first one to
-    its end.
-    """
+
+def read_answers(path: Path) -> list[Answer]:
+    """Return the answered requests by their start; none if the file is not readable."""
     try:
-        answers = sorted(_answer(line) for line in _measured(path))
+        return sorted(_answer(line) for line in _measured(path) if not line.get("error"))
     except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def steady_rate(answers: Sequence[Answer], point: Mapping[str, Any]) -> float | None:
+    """Return the tokens a second of a load without its beginning and its end; None if nothing is left.
+
+    ``answers``: by their start. The beginning is until each user has finished a request, because all of them begin at
+    the same time; without users until the first has ended. The end begins with the last request: from then on fewer are
+    in flight. Tokens of an answer are spread evenly from its first one to its end.
+    """
+    first = 1 if point["request_rate"] else point["concurrency"]
+    if len(answers) < 2 * first:
         return None
-    users = point["concurrency"]
-    if len(answers) < 2 * users:
-        return None
-    begin, end = max(answer[2] for answer in answers[:users]), answers[-1][0]
+    begin, end = max(answer[2] for answer in answers[:first]), answers[-1][0]
     if end <= begin:
         return None
     tokens = sum(_within(first, last, count, begin, end) for _start, first, last, count in answers)
     return tokens / (end - begin)
 
 
-def _answer(line: Mapping[str, Any]) -> tuple[float, float, float, float]:
-    """Return start, first token and end of a request in seconds, and its tokens."""
+def most_at_once(answers: Sequence[Answer]) -> int | None:
+    """Return the most requests that were in flight at the same time; None if no request is known."""
+    # At the same moment an end comes before a start.
+    changes = sorted([(answer[0], 1) for answer in answers] + [(answer[2], -1) for answer in answers])
+    return max(accumulate(change for _moment, change in changes), default=None)
+
+
+def _answer(line: Mapping[str, Any]) -> Answer:
     about, metrics = line["metadata"], line["metrics"]
     start, last = (about[name] / 1e9 for name in ("request_start_ns", "request_end_ns"))
     first = metrics["time_to_first_token"]

@@ -40,6 +40,8 @@ def command(point: Mapping[str, Any], image: str, options: Sequence[str], folder
     """Return the command line. ``options`` of docker run give the container the GPU that the import needs."""
     limits: Mapping[str, float] = point["limits"]
     authority = point["ca_path"]
+    middle = (1 + point["range_ratio"]) / 2
+    ratio = (1 - point["range_ratio"]) / (1 + point["range_ratio"])
     # It has no option for a warm-up, only a first request that is not measured.
     return [
         *("docker", "run", "--rm", "--name", CONTAINER, "--network", "host", "--log-driver", "none"),
@@ -57,7 +59,10 @@ def command(point: Mapping[str, Any], image: str, options: Sequence[str], folder
         ),
         # Without --random-ids it downloads a data set.
         *("--dataset-name", "random", "--random-ids", "--random-prefix-len", "0"),
-        *("--random-input-len", str(point["input_tokens"]), "--random-output-len", str(point["output_tokens"])),
+        *("--random-input-len", str(round(middle * point["input_tokens"]))),
+        *("--random-output-len", str(round(middle * point["output_tokens"]))),
+        # [length * (1 - ratio), length * (1 + ratio)]
+        *(("--random-range-ratio", f"{ratio:.6g}") if ratio else ()),
         *("--num-prompts", str(point["requests"]), "--max-concurrency", str(point["concurrency"])),
         *("--seed", str(point["seed"]), "--percentile-metrics", METRICS),
         *(("--ignore-eos",) if point["fixed_length"] else ()),

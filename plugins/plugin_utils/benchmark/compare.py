@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.figures import tools
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Point, loads, value
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import DEFAULTS
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.system_under_test import differences
 
 Verdict = Literal["better", "worse", "within noise", "unknown"]
@@ -317,7 +318,8 @@ def _only(
 
 def shape_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return the differences of two scenarios except in the concurrency."""
-    return differences(*({name: part for name, part in of.items() if name not in NO_SHAPE} for of in (one, other)))
+    shapes = ({name: part for name, part in {**DEFAULTS, **of}.items() if name not in NO_SHAPE} for of in (one, other))
+    return differences(*shapes)
 
 
 def run_differences(run: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[str]:

@@ -15,12 +15,19 @@ Row = Mapping[str, Any]
 
 
 def matching(rows: Sequence[Row], document: Mapping[str, Any], scenario: str) -> list[Row]:
-    """Return the published figures with the model, GPU type and lengths of a result's scenario."""
+    """Return the published figures with the model, GPU type and lengths of a result's scenario.
+
+    They are the most that GPUs reach, so a scenario with random arrivals has none.
+    """
     target = document["target"]
     subjects = list(document["ran_on"].values())
     gpu_types = {target.get("gpu_type"), *(subject.get("gpu_type") for subject in subjects)} - {None, ""}
     models = {short(model) for model in (target.get("model"), *(subject.get("model") for subject in subjects)) if model}
-    lengths = [(one["input_tokens"], one["output_tokens"]) for one in document["scenarios"] if one["name"] == scenario]
+    lengths = [
+        (one["input_tokens"], one["output_tokens"])
+        for one in document["scenarios"]
+        if one["name"] == scenario and one.get("range_ratio", 1) == 1 and not one.get("request_rate")
+    ]
     return [
         row
         for row in rows

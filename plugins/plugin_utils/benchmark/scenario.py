@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
@@ -27,6 +28,10 @@ class Scenario:
     Either ``requests`` (in total) or ``requests_per_user`` is 0. ``warm_up`` requests precede each load and are not
     measured. ``entries`` is the number of different prompts, 0 for all. Prompts are random from ``seed``; 0 takes a new
     seed for each load, so that no cache has the prompts.
+
+    With ``request_rate`` requests arrive at random (Poisson) at so many a second, and ``concurrency`` is the most at a
+    time; 0 is for users that wait for their answers. Lengths are uniform between ``range_ratio`` of those given and
+    these.
     """
 
     name: str
@@ -41,6 +46,8 @@ class Scenario:
     warm_up: int = 0
     entries: int = 0
     seed: int = 0
+    request_rate: float = 0
+    range_ratio: float = 1
 
     def points(self, repeat: int, seed: int) -> Iterator[dict[str, Any]]:
         """Yield each round of each load. ``seed`` is the first of the new seeds."""
@@ -61,7 +68,22 @@ class Scenario:
                 }
 
 
+def lengths(scenario: Mapping[str, Any], number: Callable[[float], str]) -> str:
+    """Describe the lengths of a scenario, of earlier versions, too. ``number``: returns a number as text."""
+    text = f"{number(scenario['input_tokens'])} tokens in and {number(scenario['output_tokens'])} out"
+    ratio = scenario.get("range_ratio", 1)
+    return text if ratio == 1 else f"{text}, or down to {ratio:g} of that"
+
+
+def arrivals(scenario: Mapping[str, Any]) -> str:
+    """Describe the arrivals of a scenario, as an addition to its concurrency; empty for users that wait."""
+    rate = scenario.get("request_rate", 0)
+    return f" at most, {rate:g} random arrivals a second" if rate else ""
+
+
 FIELDS = {field.name: field.type for field in fields(Scenario) if field.name != "name"}
+# Of keys that a scenario may omit. Results of earlier versions lack the newer ones.
+DEFAULTS = {field.name: field.default for field in fields(Scenario) if field.default is not MISSING}
 
 
 def choose(names: Sequence[str], table: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> list[Scenario]:
@@ -118,10 +140,35 @@ def _problems(values: Mapping[str, Any]) -> Iterator[str]:
     given = [name for name in ("requests", "requests_per_user") if values.get(name)]
     if len(given) != 1 or not _whole(values[given[0]], 1):
         yield "either requests or requests_per_user must be a whole number of 1 or more, and the other 0."
-    elif given == ["requests"] and isinstance(users, (list, tuple)) and all(_whole(one, 1) for one in users):
+    elif (
+        given == ["requests"]
+        and not values.get("request_rate")
+        and isinstance(users, (list, tuple))
+        and all(_whole(one, 1) for one in users)
+    ):
         most = max(users, default=0)
         if values["requests"] < most:
             yield f"requests is {values['requests']}, fewer than the concurrency {most}."
+    yield from _distribution_problems(values)
+
+
+def _distribution_problems(values: Mapping[str, Any]) -> Iterator[str]:
+    rate, ratio = values.get("request_rate", 0), values.get("range_ratio", 1)
+    if not _finite(rate) or rate < 0:
+        yield f"request_rate is {rate!r}; it must be a number of requests/s, or 0 for users that wait for answers."
+    elif rate and values.get("tool") != "aiperf":
+        yield (
+            f"request_rate is {rate:g} with tool {values.get('tool')}; set tool to aiperf, which records when each "
+            "request was sent."
+        )
+    elif rate and not values.get("requests"):
+        yield f"request_rate is {rate:g} with requests_per_user; set requests instead."
+    if not _finite(ratio) or not 0 < ratio <= 1:
+        yield f"range_ratio is {ratio!r}; it must be a number above 0, at most 1."
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _whole(value: Any, least: int) -> bool:

@@ -80,6 +80,7 @@ OWNED: Mapping[str, Callable[[Result], Names]] = {
     "trtllm.fleet.host_status": _nothing,
     "trtllm.fleet.host_release": _nothing,
     "trtllm.fleet.model_snapshot": _nothing,
+    "trtllm.fleet.port_check": _nothing,
     # They write to the control node, a Grafana, a gateway, or a temporary directory.
     "grafana.grafana.dashboard": _nothing,
     "ansible.builtin.fetch": _nothing,

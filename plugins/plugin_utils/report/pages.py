@@ -18,6 +18,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark import figu
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.compare import MARGIN, compare
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.published import short
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import RESULT, RunError, loads, read_run
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import arrivals, lengths
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.report.charts import SIDES, charts, draw
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layers import leaves
 
@@ -165,9 +166,8 @@ def shape(scenario: Mapping[str, Any]) -> str:
     route = "chat/completions" if scenario["endpoint"] == "chat" else scenario["endpoint"]
     warm_up = f" after a warm-up of {figures.number(scenario['warm_up'])}" if scenario["warm_up"] else ""
     return (
-        f"{scenario['source']}: {figures.number(scenario['input_tokens'])} tokens in and "
-        f"{figures.number(scenario['output_tokens'])} out, concurrency "
-        f"{', '.join(map(figures.number, scenario['concurrency']))}; {requests}{warm_up}. "
+        f"{scenario['source']}: {lengths(scenario, figures.number)}, concurrency "
+        f"{', '.join(map(figures.number, scenario['concurrency']))}{arrivals(scenario)}; {requests}{warm_up}. "
         f"{scenario['tool']} sends them to /v1/{route}."
     )
 

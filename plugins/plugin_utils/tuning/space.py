@@ -41,9 +41,9 @@ def load_problems(
 ) -> list[str]:
     """Return why loads cannot rank the values of a space.
 
-    ``concurrency``: the most requests at a time by scenario; ``tools``: those of the scenarios; ``gpus`` and
-    ``instances``: those of the inventory's recipe. Values that no load reaches act alike, so noise would choose between
-    them.
+    ``concurrency``: the most requests at a time by scenario, 0 for random arrivals; ``tools``: those of the scenarios;
+    ``gpus`` and ``instances``: those of the inventory's recipe. Values that no load reaches act alike, so noise would
+    choose between them.
     """
     every = [value for values in space.values() for value in values]
     batches = [int((value.get("engine_options") or {}).get("max_batch_size") or 1) for value in every]
@@ -51,6 +51,11 @@ def load_problems(
     batch, most = max(batches, default=1), max([*counts, instances])
     highest = max(concurrency.values(), default=0)
     found = []
+    if random := [scenario for scenario, users in concurrency.items() if not users]:
+        found.append(
+            f"benchmark_scenarios has {', '.join(random)} with a request_rate, whose tokens/s are those of the "
+            "arrivals with any variation. Choose another scenario."
+        )
     if most > 1 and "benchmark_serving" in tools:
         found.append(
             f"benchmark_serving measures one instance; {most} are tried. Set the scenario's tool to aiperf in "

@@ -117,19 +117,35 @@ def test_wrong_options_are_rejected(capsys: pytest.CaptureFixture[str], options:
     assert message in capsys.readouterr().err
 
 
+# A load of the role.
+LOAD: dict[str, Any] = {
+    **dict.fromkeys(("input_tokens", "output_tokens", "requests", "concurrency", "seed"), 3),
+    **dict.fromkeys(("tokenizer", "ca_path"), ""),
+    "model": "m",
+    "base_urls": ["http://gpu1:8000"],
+    "fixed_length": True,
+    "endpoint": "chat",
+    "keyed": True,
+    "limits": {"ttft_ms": 200.0, "tpot_ms": 20.0, "e2e_ms": 900.0},
+    "request_rate": 0,
+    "range_ratio": 1,
+}
+
+
+@pytest.mark.parametrize(("ratio", "shortest"), [(1, 1000), (0.8, 800), (0.5, 500)])
+def test_range_of_lengths(ratio: float, shortest: int) -> None:
+    """Upstream's range is around the length that it is given, the role's is below."""
+    point = {**LOAD, "input_tokens": 1000, "output_tokens": 1000, "range_ratio": ratio}
+    command = ours.command(point, "image", [], Path("/runs"))
+    args = benchmark_serving.parser().parse_args(command[command.index("image") + 4 :])
+    given, window = args.random_input_len, args.random_range_ratio
+    assert given == args.random_output_len
+    assert (round(given * (1 - window)), round(given * (1 + window))) == (shortest, 1000)
+
+
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 def test_roles_command_is_accepted(endpoint: str) -> None:
-    point: dict[str, Any] = {
-        **dict.fromkeys(("input_tokens", "output_tokens", "requests", "concurrency", "seed"), 3),
-        **dict.fromkeys(("tokenizer", "ca_path"), ""),
-        "model": "m",
-        "base_urls": ["http://gpu1:8000"],
-        "fixed_length": True,
-        "endpoint": endpoint,
-        "keyed": True,
-        "limits": {"ttft_ms": 200.0, "tpot_ms": 20.0, "e2e_ms": 900.0},
-    }
-    command = ours.command(point, "image", [], Path("/runs"))
+    command = ours.command({**LOAD, "endpoint": endpoint}, "image", [], Path("/runs"))
     args = benchmark_serving.parser().parse_args(command[command.index("image") + 4 :])
     assert (args.model, args.tokenizer, args.random_ids, args.max_concurrency) == ("m", "/tokenizer", True, 3)
     assert benchmark_serving.objectives(args.goodput) == {"ttft": 200.0, "tpot": 20.0, "e2el": 900.0}
@@ -223,7 +239,7 @@ def test_completions_run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "sk-canary" not in printed.out + printed.err + json.dumps(left)
     # The collection's reader accepts the file.
     measured = ours.parse(left, {"requests": 4, "limits": {}})
-    assert (measured.answered, measured.output_tokens, measured.problems()) == (4, 28, [])
+    assert (measured.answered, measured.output_tokens, measured.problems(LOAD)) == (4, 28, [])
 
 
 def test_chat_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,12 @@ POINT: dict[str, Any] = {
     "entries": 24,
     "seed": 7,
     "limits": {},
+    "request_rate": 0,
+    "range_ratio": 1,
+    "gpus": 8,
 }
+# The fixtures' answers have this length or a longer one.
+ANSWERED = {**POINT, "output_tokens": 16}
 
 
 def load(name: str) -> dict[str, Any]:
@@ -55,12 +60,12 @@ def test_aiperf_s_result(tmp_path: Path) -> None:
     content = (BENCHMARK / "aiperf-0.13.0-good.json").read_text()
     measured, raw = read(aiperf, tmp_path, content)
     assert raw == json.loads(content)
-    assert measured.problems() == []
-    assert measured.to_dict(8) == {
-        "requests": {"asked": 20, "answered": 20, "failed": 0},
+    assert measured.problems(ANSWERED) == []
+    assert measured.to_dict(ANSWERED) == {
+        "requests": {"asked": 20, "answered": 20, "failed": 0, "most_at_once": None},
         "errors": {},
         "seconds": 1.1758,
-        "tokens": {"input": 200, "output": 320},
+        "tokens": {"input": 200, "output": 320, "requested_input": 20480, "requested_output": 320},
         "throughput": {
             "requests_per_second": 17.01,
             "good_requests_per_second": 16.9,
@@ -100,20 +105,21 @@ def test_aiperf_ends_with_0_and_some_requests_failed(
     version: str, answered: int, seconds: float, tokens: dict[str, int], ttft: float
 ) -> None:
     measured = aiperf.parse(load(f"aiperf-{version}-partial.json"), POINT)
-    told = measured.to_dict(0)
+    told = measured.to_dict({**POINT, "gpus": 0})
     failed = 20 - answered
-    assert told["requests"] == {"asked": 20, "answered": answered, "failed": failed}
+    assert told["requests"] == {"asked": 20, "answered": answered, "failed": failed, "most_at_once": None}
     assert told["errors"] == {OVERLOADED: failed}
-    assert (told["seconds"], told["tokens"], told["ttft_ms"]["mean"]) == (seconds, tokens, ttft)
+    assert (told["seconds"], told["ttft_ms"]["mean"]) == (seconds, ttft)
+    assert {name: told["tokens"][name] for name in tokens} == tokens
     assert told["throughput"]["requests_per_second"] == pytest.approx(answered / seconds, rel=1e-4)
     assert told["throughput"]["output_tokens_per_second_per_gpu"] is None
-    assert measured.problems() == [f"{failed} of 20 requests failed: {failed} x {OVERLOADED}"]
+    assert measured.problems(ANSWERED) == [f"{failed} of 20 requests failed: {failed} x {OVERLOADED}"]
 
 
 @pytest.mark.parametrize("version", ["0.2.0", "0.5.0", "0.9.0", "0.13.0"])
 def test_aiperf_s_good_runs_of_other_releases(version: str) -> None:
     measured = aiperf.parse(load(f"aiperf-{version}-good.json"), POINT)
-    assert (measured.answered, measured.failed, measured.problems()) == (20, 0, [])
+    assert (measured.answered, measured.failed, measured.problems(ANSWERED)) == (20, 0, [])
     assert measured.output_tokens == (320 if version == "0.13.0" else 640)
     assert (measured.good_per_second is None) is (version != "0.13.0")
 
@@ -123,8 +129,8 @@ def test_aiperf_where_all_requests_failed(version: str) -> None:
     measured = aiperf.parse(load(f"aiperf-{version}-all_failed.json"), POINT)
     assert (measured.answered, measured.errors) == (0, {OVERLOADED: 20})
     assert measured.ttft_ms == measured.e2e_ms == Spread()
-    assert set(measured.to_dict(8)["throughput"].values()) == {None}
-    assert measured.problems() == [f"20 of 20 requests failed: 20 x {OVERLOADED}"]
+    assert set(measured.to_dict(POINT)["throughput"].values()) == {None}
+    assert measured.problems(ANSWERED) == [f"20 of 20 requests failed: 20 x {OVERLOADED}"]
 
 
 @pytest.mark.parametrize("version", ["0.9.0", "0.13.0"])
@@ -133,7 +139,7 @@ def test_aiperf_leaves_no_result_where_all_requests_failed(version: str, tmp_pat
     warm_up = requests.splitlines()[0].replace('"benchmark_phase":"profiling"', '"benchmark_phase":"warmup"')
     (tmp_path / "profile_export.jsonl").write_text(f"{warm_up}\n{requests}")
     measured, _raw = aiperf.read(tmp_path, {**POINT, "requests": 3})
-    assert measured.problems() == [f"3 of 3 requests failed: 3 x {OVERLOADED}"]
+    assert measured.problems(ANSWERED) == [f"3 of 3 requests failed: 3 x {OVERLOADED}"]
     # Of the others nothing is known.
     with pytest.raises(ToolError, match=r"^aiperf left no profile_export_aiperf\.json$"):
         aiperf.read(tmp_path, {**POINT, "requests": 4})
@@ -159,7 +165,8 @@ def request(start: float, first: float, end: float, tokens: int, phase: str = "p
 
 def steady(folder: Path, lines: list[str], users: int) -> float | None:
     (folder / "profile_export.jsonl").write_text("\n".join(lines))
-    return aiperf.steady_rate(folder / "profile_export.jsonl", {"concurrency": users})
+    answers = aiperf.read_answers(folder / "profile_export.jsonl")
+    return aiperf.steady_rate(answers, {**POINT, "concurrency": users})
 
 
 def test_throughput_without_beginning_and_end(tmp_path: Path) -> None:
@@ -189,7 +196,7 @@ def test_throughput_without_beginning_and_end(tmp_path: Path) -> None:
 )
 def test_no_steady_throughput(tmp_path: Path, lines: list[str]) -> None:
     assert steady(tmp_path, lines, 2) is None
-    assert aiperf.steady_rate(tmp_path / "absent", {"concurrency": 2}) is None
+    assert aiperf.read_answers(tmp_path / "absent") == []
 
 
 @pytest.mark.parametrize("version", ["0.2.0", "0.5.0", "0.9.0", "0.13.0"])
@@ -280,12 +287,12 @@ def test_aiperf_s_result_of_no_use(content: str | bytes, message: str, tmp_path:
 
 def test_uncounted_requests_have_failed() -> None:
     document = json.loads(changed("aiperf-0.13.0-good.json", request_count__avg=17.0))
-    assert aiperf.parse(document, POINT).problems() == ["3 of 20 requests failed"]
+    assert aiperf.parse(document, POINT).problems(ANSWERED) == ["3 of 20 requests failed"]
 
 
 def test_answers_without_a_token_are_a_problem() -> None:
     document = json.loads(changed("aiperf-0.13.0-good.json", output_sequence_length=...))
-    assert aiperf.parse(document, POINT).problems() == ["the answers had no token"]
+    assert aiperf.parse(document, POINT).problems(ANSWERED) == ["the answers had no token"]
 
 
 def test_latencies_that_aiperf_does_not_tell_stay_unknown() -> None:
@@ -293,7 +300,7 @@ def test_latencies_that_aiperf_does_not_tell_stay_unknown() -> None:
     document = json.loads(changed("aiperf-0.13.0-good.json", inter_token_latency=..., inter_chunk_latency=None))
     measured = aiperf.parse(document, POINT)
     assert measured.tpot_ms == measured.itl_ms == Spread()
-    assert measured.to_dict(1)["throughput"]["output_tokens_per_second_per_user"] is None
+    assert measured.to_dict({**POINT, "gpus": 1})["throughput"]["output_tokens_per_second_per_user"] is None
 
 
 def test_a_long_error_is_cut_and_equal_ones_are_one() -> None:
@@ -338,6 +345,50 @@ def test_aiperf_s_configuration() -> None:
     assert asked["tokenizer"] == {"name": "/models/gpt-oss"}
 
 
+def test_aiperf_with_random_arrivals() -> None:
+    point = {**POINT, "request_rate": 2.5, "concurrency": 64, "warm_up": 3}
+    phases = aiperf.configuration(point, Path("/a"))["benchmark"]["phases"]
+    assert [(one["type"], one["rate"], one["concurrency"]) for one in phases] == [("poisson", 2.5, 64)] * 2
+
+
+def test_aiperf_with_lengths_that_vary() -> None:
+    """Each request has its own maximum, which one for all would override."""
+    asked = aiperf.configuration({**POINT, "range_ratio": 0.8}, Path("/a"))["benchmark"]
+    assert asked["endpoint"]["extra"] == {"ignore_eos": True}
+    (data,) = asked["datasets"]
+    assert (data["prompts"]["random_range_ratio"], data["prompts"]["random_corpus_style"]) == ("0.8", "sglang")
+
+
+def answered(folder: Path, lines: list[str], **point: Any) -> list[str]:
+    """Return the problems of a result of aiperf with these requests."""
+    (folder / "profile_export.jsonl").write_text("\n".join(lines))
+    measured, _raw = read(aiperf, folder, GOOD)
+    return measured.problems({**ANSWERED, **point})
+
+
+def test_most_requests_at_once(tmp_path: Path) -> None:
+    """A request that begins as another ends is not in flight beside it."""
+    answered(tmp_path, [request(0, 1, 2, 16), request(1, 2, 4, 16), request(2, 3, 4, 16), request(9, 10, 11, 16)])
+    answers = aiperf.read_answers(tmp_path / "profile_export.jsonl")
+    assert aiperf.most_at_once(answers) == 2
+    assert aiperf.most_at_once([]) is None
+
+
+def test_arrivals_that_waited_are_a_problem(tmp_path: Path) -> None:
+    lines = [request(0, 1, 9, 16)] * 5
+    assert answered(tmp_path, lines, request_rate=2, concurrency=6) == []
+    (problem,) = answered(tmp_path, lines, request_rate=2, concurrency=5)
+    assert problem.startswith("5 requests were in flight, the most that concurrency allows")
+    assert answered(tmp_path, lines, concurrency=5) == [], "users wait for their answers"
+
+
+def test_short_answers_are_a_problem(tmp_path: Path) -> None:
+    (problem,) = answered(tmp_path, [], output_tokens=17)
+    assert problem.startswith("the answers had 16 tokens, not 17")
+    assert answered(tmp_path, [], output_tokens=17, fixed_length=False) == []
+    assert answered(tmp_path, [], output_tokens=17, range_ratio=0.5) == []
+
+
 def test_aiperf_without_warm_up_and_of_completions() -> None:
     asked = aiperf.configuration({**POINT, "endpoint": "completions"}, Path("/a"))["benchmark"]
     assert [phase["kind"] for phase in asked["phases"]] == ["profiling"]
@@ -364,10 +415,10 @@ def test_benchmark_serving_s_result(tmp_path: Path) -> None:
     content = (BENCHMARK / "benchmark_serving-good.json").read_text()
     measured, raw = read(benchmark_serving, tmp_path, content, limits={"ttft_ms": 80})
     assert raw == json.loads(content)
-    assert measured.problems() == []
-    told = measured.to_dict(4)
-    assert told["requests"] == {"asked": 20, "answered": 20, "failed": 0}
-    assert (told["seconds"], told["tokens"]) == (1.1971, {"input": 2000, "output": 320})
+    assert measured.problems(ANSWERED) == []
+    told = measured.to_dict({**POINT, "gpus": 4})
+    assert told["requests"] == {"asked": 20, "answered": 20, "failed": 0, "most_at_once": None}
+    assert (told["seconds"], told["tokens"]["input"], told["tokens"]["output"]) == (1.1971, 2000, 320)
     assert told["throughput"] == {
         "requests_per_second": 16.707,
         "good_requests_per_second": 13.366,
@@ -388,9 +439,9 @@ def test_benchmark_serving_s_result(tmp_path: Path) -> None:
 def test_benchmark_serving_s_ancestor() -> None:
     """A published file without some percentiles and one latency, which are unknown."""
     measured = benchmark_serving.parse(load("benchmark_serving-vllm.json"), {**POINT, "requests": 300})
-    told = measured.to_dict(4)
+    told = measured.to_dict({**POINT, "gpus": 4})
     assert told["requests"]["answered"] == 300
-    assert (told["seconds"], told["tokens"]) == (36.034, {"input": 299700, "output": 81050})
+    assert (told["seconds"], told["tokens"]["input"], told["tokens"]["output"]) == (36.034, 299700, 81050)
     assert told["throughput"]["output_tokens_per_second"] == 2249.2
     assert told["throughput"]["output_tokens_per_second_per_gpu"] == 562.3
     assert told["throughput"]["good_requests_per_second"] is None
@@ -407,13 +458,13 @@ def test_benchmark_serving_s_ancestor() -> None:
 def test_benchmark_serving_counts_only_answers() -> None:
     measured = benchmark_serving.parse(load("benchmark_serving-partial.json"), POINT)
     assert (measured.asked, measured.answered) == (20, 12)
-    assert measured.problems() == ["8 of 20 requests failed"]
+    assert measured.problems(ANSWERED) == ["8 of 20 requests failed"]
     assert measured.good_per_second is None
 
 
 def test_benchmark_serving_has_zeros_for_latencies_where_all_requests_failed() -> None:
     measured = benchmark_serving.parse(load("benchmark_serving-all_failed.json"), POINT)
-    assert measured.problems() == ["20 of 20 requests failed"]
+    assert measured.problems(ANSWERED) == ["20 of 20 requests failed"]
     assert measured.ttft_ms == measured.tpot_ms == measured.itl_ms == measured.e2e_ms == Spread()
 
 

@@ -98,7 +98,7 @@ def test_a_load(tool: Tool) -> None:
     result = tool.load(gpus=8, api_key=KEY, ca_path="/etc/ca.crt", warm_up=2, limits={"ttft_ms": 80})
     assert (result["changed"], result["finished"], result["problems"]) == (True, True, [])
     assert result["progress"] == {"phase": "load", "done": 20, "total": 20}
-    assert result["measured"]["requests"] == {"asked": 20, "answered": 20, "failed": 0}
+    assert result["measured"]["requests"] == {"asked": 20, "answered": 20, "failed": 0, "most_at_once": None}
     assert result["measured"]["throughput"]["output_tokens_per_second_per_gpu"] == 34.02
     assert (result["version"], result["raw"]["aiperf_version"]) == ("0.13.0", "0.13.0")
     ((argv, environment),) = tool.calls()

@@ -74,8 +74,9 @@ def test_published_figures_are_those_of_the_same_gpu_model_and_lengths(sweep: di
         rows = [row for row in PUBLISHED if {**row, **change} == row]
         assert rows
         assert by_name([sweep], rows)["throughput-quick_start"].levels == {}
-    shorter = [{**one, "output_tokens": 1000} for one in sweep["scenarios"]]
-    assert by_name([{**sweep, "scenarios": shorter}])["throughput-quick_start"].levels == {}
+    for name, value in (("output_tokens", 1000), ("range_ratio", 0.8), ("request_rate", 2)):
+        others = [{**one, name: value} for one in sweep["scenarios"]]
+        assert by_name([{**sweep, "scenarios": others}])["throughput-quick_start"].levels == {}
 
 
 def test_objectives_are_levels_of_the_chart_of_their_figure(sweep: dict[str, Any]) -> None:

@@ -58,6 +58,8 @@ def test_dynamo_guide_is_its_aiperf_command() -> None:
         "warm_up": 1000,
         "entries": 8000,
         "seed": 100,
+        "request_rate": 0,
+        "range_ratio": 1,
         "round": 1,
     }
 
@@ -155,7 +157,7 @@ def test_a_name_that_is_not_known(names: list[str], message: str) -> None:
 
 
 PARTS = "source, tool, endpoint, input_tokens, output_tokens, concurrency, requests, requests_per_user, "
-PARTS += "warm_up, entries, seed"
+PARTS += "warm_up, entries, seed, request_rate, range_ratio"
 BOTH = "either requests or requests_per_user must be a whole number of 1 or more, and the other 0."
 
 
@@ -196,10 +198,33 @@ BOTH = "either requests or requests_per_user must be a whole number of 1 or more
         ({"requests_per_user": -2}, BOTH),
         ({"requests_per_user": "5"}, BOTH),
         ({"requests_per_user": 0, "requests": 1}, "requests is 1, fewer than the concurrency 2."),
+        (
+            {"request_rate": -1},
+            "request_rate is -1; it must be a number of requests/s, or 0 for users that wait for answers.",
+        ),
+        (
+            {"request_rate": "2"},
+            "request_rate is '2'; it must be a number of requests/s, or 0 for users that wait for answers.",
+        ),
+        (
+            {"request_rate": 2, "tool": "benchmark_serving"},
+            "request_rate is 2 with tool benchmark_serving; set tool to aiperf, which records when each request was "
+            "sent.",
+        ),
+        ({"request_rate": 2, "tool": "aiperf"}, "request_rate is 2 with requests_per_user; set requests instead."),
+        ({"range_ratio": 0}, "range_ratio is 0; it must be a number above 0, at most 1."),
+        ({"range_ratio": 1.1}, "range_ratio is 1.1; it must be a number above 0, at most 1."),
+        ({"range_ratio": float("nan")}, "range_ratio is nan; it must be a number above 0, at most 1."),
     ],
 )
 def test_a_scenario_that_cannot_be_run(changes: dict[str, Any], message: str) -> None:
     assert refused(["mine"], {"mine": {**OWN, **changes}}) == [f"benchmark_scenario_options.mine: {message}"]
+
+
+def test_random_arrivals_need_not_be_more_than_the_most_at_a_time() -> None:
+    given = {**OWN, "tool": "aiperf", "requests_per_user": 0, "requests": 1, "request_rate": 0.5}
+    (scenario,) = choose(["mine"], TABLE, {"mine": given})
+    assert [(point["request_rate"], point["concurrency"]) for point in scenario.points(1, 0)] == [(0.5, 1), (0.5, 2)]
 
 
 @pytest.mark.parametrize(

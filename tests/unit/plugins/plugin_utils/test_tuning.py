@@ -283,6 +283,11 @@ def test_a_load_has_to_reach_what_is_tried(users: int, enough: bool) -> None:
         assert "max_batch_size 1024 on 8 instance(s), so it needs 8192" in found[0]
 
 
+def test_random_arrivals_rank_nothing() -> None:
+    (problem,) = load_problems({}, {"smoke": 8, "arrivals": 0}, ["aiperf"], gpus=1, instances=1)
+    assert problem.startswith("benchmark_scenarios has arrivals with a request_rate")
+
+
 def test_a_load_has_to_reach_each_instance() -> None:
     assert loads_for({"layout": SPACE["layout"]}, 7)
     assert not loads_for({"layout": SPACE["layout"]}, 8)
