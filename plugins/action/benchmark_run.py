@@ -75,10 +75,16 @@ class ActionModule(ActionBase):
             return {**result, "failed": True, "msg": "\n".join(problems)}
         repeat = int(asked["repeat"])
         result["plan"] = [describe(scenario, repeat) for scenario in scenarios]
-        result["concurrency"] = {
-            scenario.name: 0 if scenario.request_rate else max(scenario.concurrency) for scenario in scenarios
-        }
-        result["tools"] = sorted({scenario.tool for scenario in scenarios})
+        result["loads"] = [
+            {
+                "scenario": scenario.name,
+                "tool": scenario.tool,
+                "concurrency": 0 if scenario.request_rate else max(scenario.concurrency),
+                "input_tokens": scenario.input_tokens,
+                "output_tokens": scenario.output_tokens,
+            }
+            for scenario in scenarios
+        ]
         if self._task.check_mode:
             return {**result, "changed": True}
         run = Run(Path(asked["results_dir"]), asked["target"], scenarios, repeat, asked.get("ran_on") or {}, objectives)

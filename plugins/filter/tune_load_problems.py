@@ -17,15 +17,10 @@ options:
     description: Dimensions by name, each a list of variations.
     type: dict
     required: true
-  concurrency:
-    description:
-      - The most requests at a time by scenario, 0 for random arrivals, as M(trtllm.fleet.benchmark_run) returns it.
-    type: dict
-    required: true
-  tools:
-    description: The tools of the scenarios.
+  loads:
+    description: The largest load of each scenario, RV(trtllm.fleet.benchmark_run#module:loads).
     type: list
-    elements: str
+    elements: dict
     required: true
   gpus:
     description: Number of GPUs of the inventory's recipe.
@@ -42,7 +37,7 @@ EXAMPLES = r"""
   ansible.builtin.assert:
     that: problems | length == 0
   vars:
-    problems: "{{ space | trtllm.fleet.tune_load_problems({'quick_start': 4096}, ['aiperf'], gpus=8, instances=1) }}"
+    problems: "{{ space | trtllm.fleet.tune_load_problems(planned.loads, gpus=8, instances=1) }}"
 """
 
 RETURN = r"""

@@ -129,15 +129,11 @@ plan:
   type: list
   elements: str
   sample: ["chat (ours): 1024 tokens in and 256 out, 1, 4, 16 at once, 3 rounds each, 630 requests by aiperf"]
-concurrency:
-  description: The most requests at a time of each scenario, 0 for random arrivals.
-  returned: success
-  type: dict
-  sample: {chat: 16}
-tools:
-  description: The tools of the scenarios.
+loads:
+  description:
+    - The largest load of each scenario. C(concurrency) is the most requests at a time, 0 for random arrivals.
   returned: success
   type: list
-  elements: str
-  sample: [aiperf]
+  elements: dict
+  sample: [{scenario: chat, tool: aiperf, concurrency: 16, input_tokens: 1024, output_tokens: 256}]
 """

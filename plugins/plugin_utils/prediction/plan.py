@@ -57,6 +57,18 @@ def predict(recipes: Sequence[Recipe], settings: Settings, ask: Ask) -> list[dic
     return [one.prediction(answers) for one in known]
 
 
+def not_predicted(recipe: Recipe) -> str:
+    """Return why nothing is predicted of a recipe, empty if something is."""
+    model = recipe["base_model"] or recipe["model"]
+    if recipe["gpu_type"] not in SYSTEMS:
+        return f"AIConfigurator has no figures of {recipe['gpu_type']}"
+    if not model.startswith("openai/gpt-oss-"):
+        return f"predictions are for gpt-oss, not for {model}"
+    if recipe["draft_model"]:
+        return "AIConfigurator does not know how many tokens of a draft model are accepted"
+    return "for complete servers only" if recipe["worker"] else ""
+
+
 class _Known:
     """A recipe and all questions about it."""
 
@@ -64,20 +76,10 @@ class _Known:
         self.model, self.gpu_type = recipe["base_model"] or recipe["model"], recipe["gpu_type"]
         self.settings, self.recipe = settings, recipe
         self.objective = settings.data["objectives"][recipe["use_case"]]
-        self.layout = Layout.of(recipe)
+        self.layout, self.problem = Layout.of(recipe), not_predicted(recipe)
         prompt = settings.prompt or self.objective["prompt"]
         cached = int(prompt * settings.data["prefix"]) if recipe["use_case"] == "agentic" else 0
         self.shape = Shape(prompt, settings.answer or self.objective["answer"], cached)
-
-    @property
-    def problem(self) -> str:
-        if self.gpu_type not in SYSTEMS:
-            return f"AIConfigurator has no figures of {self.gpu_type}"
-        if not self.model.startswith("openai/gpt-oss-"):
-            return f"predictions are for gpt-oss, not for {self.model}"
-        if self.recipe["draft_model"]:
-            return "AIConfigurator does not know how many tokens of a draft model are accepted"
-        return "for complete servers only" if self.recipe["worker"] else ""
 
     def questions(self) -> Iterator[Question]:
         if self.problem:

@@ -80,7 +80,6 @@ OWNED: Mapping[str, Callable[[Result], Names]] = {
     "trtllm.fleet.host_status": _nothing,
     "trtllm.fleet.host_release": _nothing,
     "trtllm.fleet.model_snapshot": _nothing,
-    "trtllm.fleet.port_check": _nothing,
     # They write to the control node, a Grafana, a gateway, or a temporary directory.
     "grafana.grafana.dashboard": _nothing,
     "ansible.builtin.fetch": _nothing,
@@ -98,6 +97,7 @@ OWNED: Mapping[str, Callable[[Result], Names]] = {
     "trtllm.fleet.image_archive": _nothing,
     "trtllm.fleet.package_repository": _nothing,
     # These change nothing, or restart the host.
+    "trtllm.fleet.port_check": _nothing,
     "ansible.builtin.assert": _nothing,
     "ansible.builtin.debug": _nothing,
     "ansible.builtin.fail": _nothing,

@@ -36,27 +36,25 @@ def problems(space: Any) -> Iterator[str]:
                 yield f"tune_space.{name} sets {unknown!r}; allowed are {known}.{did_you_mean(unknown, VARIABLES)}"
 
 
-def load_problems(
-    space: Space, concurrency: Mapping[str, int], tools: Sequence[str], gpus: int, instances: int
-) -> list[str]:
+def load_problems(space: Space, loads: Sequence[Mapping[str, Any]], gpus: int, instances: int) -> list[str]:
     """Return why loads cannot rank the values of a space.
 
-    ``concurrency``: the most requests at a time by scenario, 0 for random arrivals; ``tools``: those of the scenarios;
-    ``gpus`` and ``instances``: those of the inventory's recipe. Values that no load reaches act alike, so noise would
-    choose between them.
+    ``loads``: as module benchmark_run returns them; ``gpus`` and ``instances``: those of the inventory's recipe. Values
+    that no load reaches act alike, so noise would choose between them.
     """
+    names = ", ".join(load["scenario"] for load in loads)
     every = [value for values in space.values() for value in values]
     batches = [int((value.get("engine_options") or {}).get("max_batch_size") or 1) for value in every]
     counts = [gpus // int(value["gpus_per_instance"]) for value in every if value.get("gpus_per_instance")]
     batch, most = max(batches, default=1), max([*counts, instances])
-    highest = max(concurrency.values(), default=0)
+    highest = max((load["concurrency"] for load in loads), default=0)
     found = []
-    if random := [scenario for scenario, users in concurrency.items() if not users]:
+    if random := [load["scenario"] for load in loads if not load["concurrency"]]:
         found.append(
             f"benchmark_scenarios has {', '.join(random)} with a request_rate, whose tokens/s are those of the "
             "arrivals with any variation. Choose another scenario."
         )
-    if most > 1 and "benchmark_serving" in tools:
+    if most > 1 and any(load["tool"] == "benchmark_serving" for load in loads):
         found.append(
             f"benchmark_serving measures one instance; {most} are tried. Set the scenario's tool to aiperf in "
             "benchmark_scenario_options."
@@ -64,7 +62,7 @@ def load_problems(
     if (counts or batch > 1) and highest < batch * most:
         tried = f"max_batch_size {batch} on {most} instance(s)" if batch > 1 else f"{most} instances"
         found.append(
-            f"benchmark_scenarios ({', '.join(concurrency)}) has at most {highest} requests at a time; tune_space "
+            f"benchmark_scenarios ({names}) has at most {highest} requests at a time; tune_space "
             f"tries {tried}, so it needs {batch * most}. Choose another scenario, set its concurrency in "
             "benchmark_scenario_options, or leave the larger values out of tune_space."
         )

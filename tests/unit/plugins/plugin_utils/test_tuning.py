@@ -268,8 +268,14 @@ def test_an_invalid_space_is_rejected(space: Any, words: str) -> None:
     assert words in "\n".join(state([], space)["problems"])
 
 
-def loads_for(space: Any, users: int, tools: Any = ("aiperf",), instances: int = 1) -> list[str]:
-    return load_problems(space, {"smoke": 1, "large": users}, tools, gpus=8, instances=instances)
+def planned(**concurrency: int) -> list[dict[str, Any]]:
+    """Return loads by scenario as module benchmark_run does."""
+    return [{"scenario": name, "tool": "aiperf", "concurrency": users} for name, users in concurrency.items()]
+
+
+def loads_for(space: Any, users: int, tool: str = "aiperf", instances: int = 1) -> list[str]:
+    small, large = planned(smoke=1, large=users)
+    return load_problems(space, [small, {**large, "tool": tool}], gpus=8, instances=instances)
 
 
 @pytest.mark.parametrize(("users", "enough"), [(2, False), (1024, False), (8191, False), (8192, True)])
@@ -284,7 +290,7 @@ def test_a_load_has_to_reach_what_is_tried(users: int, enough: bool) -> None:
 
 
 def test_random_arrivals_rank_nothing() -> None:
-    (problem,) = load_problems({}, {"smoke": 8, "arrivals": 0}, ["aiperf"], gpus=1, instances=1)
+    (problem,) = load_problems({}, planned(smoke=8, arrivals=0), gpus=1, instances=1)
     assert problem.startswith("benchmark_scenarios has arrivals with a request_rate")
 
 
@@ -296,9 +302,9 @@ def test_a_load_has_to_reach_each_instance() -> None:
 
 
 def test_a_tool_for_one_instance_is_refused_for_several() -> None:
-    (found,) = loads_for({"prefill": SPACE["prefill"]}, 8, ["aiperf", "benchmark_serving"], instances=2)
+    (found,) = loads_for({"prefill": SPACE["prefill"]}, 8, "benchmark_serving", instances=2)
     assert found.startswith("benchmark_serving measures one instance; 2 are tried. Set the scenario's tool to aiperf")
-    assert not loads_for({"prefill": SPACE["prefill"]}, 8, ["benchmark_serving"])
+    assert not loads_for({"prefill": SPACE["prefill"]}, 8, "benchmark_serving")
 
 
 def point(per_user: float, per_gpu: float) -> dict[str, Any]:
