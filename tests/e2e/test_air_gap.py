@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.trtllm.fleet.tests.e2e.air_gap import BUNDLE, SHARE, carry, digest, without_internet_access
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Hub, Run, docker, finish, lab, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.test_secrets import canaries
 
 NAMES = ("airgap-1", "airgap-2", "airgap-maker")
@@ -46,6 +46,11 @@ def bring(*arguments: str, **variables: Any) -> Run:
 def archive(tag: str) -> str:
     """Return the path of the image in the bundle."""
     return f"images/{IMAGE.replace('/', '+')}+{tag}.tar"
+
+
+def bundle_bytes() -> int:
+    """Return the bytes that the bundle has so far."""
+    return int(MAKER.shell(f"du --summarize --bytes {BUNDLE} 2>/dev/null | cut -f1", check=False) or 0)
 
 
 def index() -> dict[str, Any]:
@@ -245,3 +250,32 @@ def test_older_bundle_is_used_again() -> None:
         assert run.status == 0, run.output
         assert [host.chat() for host in HOSTS] == [200, 200]
     assert all(host.release() != release for host, release in zip(HOSTS, releases, strict=True))
+
+
+def test_build_goes_on_after_power_losses() -> None:
+    """The machine loses its power at 10, 50 and 90 percent, and each run has to keep what the last one had."""
+    image = {"serving_recipe_image": f"{IMAGE}:1.4.0rc1"}
+    MAKER.shell(f"rm -rf {BUNDLE} /srv/old /srv/new /srv/bundle.json")
+    run = make(**image)
+    assert run.status == 0, run.output
+    whole, size = index(), bundle_bytes()
+    MAKER.shell(f"rm -rf {BUNDLE}")
+    had = 0
+    for share in (0.1, 0.5, 0.9):
+        process = MAKER.start("playbooks/bundle.yml", bundle_host=MAKER.host, bundle_dir=BUNDLE, **image)
+        assert wait_for(lambda: bundle_bytes() >= share * size, 600), f"{share:.0%} of {size} bytes"  # noqa: B023
+        assert process.poll() is None, "the build has not ended"
+        docker("kill", MAKER.host)
+        finish(process)
+        docker("start", MAKER.host)
+        assert wait_for(lambda: MAKER.shell("systemctl is-system-running", check=False).strip() != "starting", 60)
+        found = bundle_bytes()
+        assert found >= 0.9 * had
+        had = found
+    run = make(**image)
+    assert run.status == 0, run.output
+    MAKER.shell(f"cd {BUNDLE} && sha256sum --quiet --strict --check SHA256SUMS")
+    assert index()["weights"] == whole["weights"]
+    images = [[one for one in found["files"] if one["path"].startswith("images/")] for found in (whole, index())]
+    assert images[0] == images[1]
+    assert MAKER.shell(f"find {BUNDLE} -name '*.part'") == ""

