@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.prediction.candidates import candidates
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.prediction.predictor import PredictorError, ask
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 
 ARGUMENTS = {
     "predictor": {"type": "path", "required": True},
@@ -28,6 +30,13 @@ ARGUMENTS = {
 }
 
 
+def supported_sizes(recipe: Mapping[str, Any]) -> Sequence[int]:
+    """Return the GPUs that an instance of the recipe's model may have on its GPU type."""
+    model = load_tables().models[recipe["base_model"] or recipe["model"]]
+    sizes: Sequence[int] = model["supported"].get(recipe["gpu_type"], ())
+    return sizes
+
+
 class ActionModule(ActionBase):
     """From a recipe and a load to variations."""
 
@@ -39,7 +48,13 @@ class ActionModule(ActionBase):
         query = partial(ask, python=given["predictor"])
         try:
             found, said = candidates(
-                given["recipe"], given["gpus"], given["loads"], given["objective"], given["count"], query
+                given["recipe"],
+                supported_sizes(given["recipe"]),
+                given["gpus"],
+                given["loads"],
+                given["objective"],
+                given["count"],
+                query,
             )
         except (OSError, PredictorError) as error:
             raise AnsibleActionFail(f"Nothing can be predicted (tune_predicted): {error}") from None

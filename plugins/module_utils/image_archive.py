@@ -10,6 +10,7 @@ in the manifest, so every byte of the archive has its place before the download,
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -42,12 +43,13 @@ def fetch(path: Path, name: str, image: Image, read: Read) -> None:
 
     Raises:
         RegistryError: A blob is not available, or has another content than its digest says.
-        OSError: The archive cannot be written.
+        OSError: The archive cannot be written, or another run writes it.
     """
-    incomplete = path.with_name(f"{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
-    incomplete.touch()
-    with incomplete.open("r+b") as archive:
+    part_file = incomplete(path)
+    part_file.touch()
+    with part_file.open("r+b") as archive:
+        _lock(archive, part_file)
         for part in parts(name, image):
             start = archive.tell()
             if isinstance(part, Blob):
@@ -57,7 +59,35 @@ def fetch(path: Path, name: str, image: Image, read: Read) -> None:
                 archive.truncate()
                 archive.write(part)
         archive.truncate()
-    os.replace(incomplete, path)
+        # A name on the disk before its content would be a complete archive to the next run after a power loss.
+        archive.flush()
+        os.fsync(archive.fileno())
+        os.replace(part_file, path)
+    _sync(path.parent)
+
+
+def incomplete(path: Path) -> Path:
+    """Return where the archive is until it is complete."""
+    return path.with_name(f"{path.name}.part")
+
+
+def _lock(archive: BinaryIO, path: Path) -> None:
+    """Exclude other runs until the file is closed. Raises BlockingIOError."""
+    try:
+        fcntl.flock(archive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mine = path.exists() and os.path.samestat(os.fstat(archive.fileno()), path.stat())
+    except BlockingIOError:
+        mine = False
+    if not mine:  # the other run may have completed it in the meantime
+        raise BlockingIOError(f"Another run downloads to {path}. Wait for its end.")
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def parts(name: str, image: Image) -> Iterator[bytes | Blob]:
@@ -97,8 +127,7 @@ def _complete(archive: BinaryIO, blob: Blob, read: Read) -> None:
             break
         checksum.update(chunk)
         have += len(chunk)
-    fetched = have < blob.size
-    if fetched:
+    if have < blob.size:
         for chunk in read(blob, have):
             archive.write(chunk)
             checksum.update(chunk)
@@ -106,6 +135,6 @@ def _complete(archive: BinaryIO, blob: Blob, read: Read) -> None:
         return
     archive.seek(start)
     archive.truncate()
-    if fetched and not have:
+    if not have:
         raise RegistryError(f"{blob.digest} has the SHA-256 {checksum.hexdigest()}")
     _complete(archive, blob, read)  # what was there is of another image or damaged

@@ -79,8 +79,8 @@ digest:
   returned: success
   type: str
   sample: sha256:76bd6974cc09757231adb4c872cfa7e822bf55ece3f08692af09413643fda7d9
-layers_bytes:
-  description: Size of the layers as the registry sends them, compressed, if the image is fetched; else 0.
+missing_bytes:
+  description: Size of what is downloaded of the layers, which are compressed.
   returned: success
   type: int
   sample: 14210486352
@@ -91,8 +91,11 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.image_archive import fetch, holds
+from ansible_collections.trtllm.fleet.plugins.module_utils.image_archive import fetch, holds, incomplete
 from ansible_collections.trtllm.fleet.plugins.module_utils.registry import Registry, RegistryError, split_image
+
+ATTEMPTS = 8  # in a row without a byte
+TIMEOUT = 60.0  # seconds; a cache between may first fetch a layer itself
 
 
 def main() -> None:
@@ -115,22 +118,27 @@ def main() -> None:
         supports_check_mode=True,
     )
     name, path = module.params["name"], Path(module.params["path"])
+    if ":" not in name.rpartition("/")[2]:
+        name = f"{name}:latest"  # docker load needs a tag
     if "@" in name:
         module.fail_json(msg=f"{name} is a digest; docker load needs a tag. Set {module.params['variable']} to a tag.")
     os.umask(0o022)
     try:
         host, repository, tag = split_image(name)
-        registry = Registry(host, module.params["logins"])
+        registry = Registry(host, module.params["logins"], attempts=ATTEMPTS, timeout=TIMEOUT)
         image = registry.image(repository, tag, os.uname().machine)
-        changed = not holds(path, name, image)
+        changed, rest = not holds(path, name, image), incomplete(path)
+        missing = max(0, image.layers_bytes - (rest.stat().st_size if rest.exists() else 0)) if changed else 0
         if changed and not module.check_mode:
             fetch(path, name, image, lambda blob, start: registry.read(repository, blob, start))
+        elif not module.check_mode:
+            rest.unlink(missing_ok=True)  # of an image that the tag named in the meantime
     except RegistryError as error:
         hint = f"Check {module.params['variable']}, docker_engine_registry_logins and the network to the registry."
         module.fail_json(msg=f"{error}. {hint}")
     except OSError as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=changed, digest=image.digest, layers_bytes=image.layers_bytes if changed else 0)
+    module.exit_json(changed=changed, digest=image.digest, missing_bytes=missing)
 
 
 if __name__ == "__main__":

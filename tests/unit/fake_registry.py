@@ -24,7 +24,7 @@ class FakeRegistry(ThreadingHTTPServer):
     """budget: bytes of blobs until connections break, None for no end; sent: bytes of blobs that were sent.
 
     token: what blobs need, "" for nothing; storage: True to redirect to URLs that must not get it; ranges: False to
-    ignore the header Range.
+    ignore the header Range; longest: bytes after which each connection breaks.
     """
 
     def __init__(self) -> None:
@@ -35,6 +35,7 @@ class FakeRegistry(ThreadingHTTPServer):
         self.tokens = 0
         self.storage = False
         self.ranges = True
+        self.longest = 1 << 30
         self.blobs: dict[str, bytes] = {}
         self.manifest = b""
         self.publish(b"first")
@@ -79,7 +80,8 @@ class Handler(BaseHTTPRequestHandler):
             realm = f'Bearer realm="http://{registry.host}/token",service="registry"'
             self.answer(401, b"", {"WWW-Authenticate": realm})
         elif registry.storage:
-            self.answer(307, b"", {"Location": f"/storage/{self.path.removeprefix(BLOBS)}"})
+            storage = f"http://localhost:{registry.server_port}/storage/"
+            self.answer(307, b"", {"Location": f"{storage}{self.path.removeprefix(BLOBS)}"})
         else:
             self.blob(self.path.removeprefix(BLOBS))
 
@@ -94,6 +96,7 @@ class Handler(BaseHTTPRequestHandler):
         if registry.budget is not None:
             content = content[: registry.budget]
             registry.budget -= len(content)
+        content = content[: registry.longest]
         registry.sent += len(content)
         self.wfile.write(content)
 

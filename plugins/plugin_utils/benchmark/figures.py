@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark import slo
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Point, loads, median, value
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Point, at_once, loads, median, value
 
 PER_GPU = "throughput.output_tokens_per_second_per_gpu"
 PER_USER = "throughput.output_tokens_per_second_per_user"
@@ -60,7 +60,7 @@ def users_within(document: Mapping[str, Any]) -> dict[str, int]:
     found = {scenario["name"]: 0 for scenario in document["scenarios"]}
     for scenario, users, points in loads(document):
         if not slo.misses(points, document["slo"]):
-            found[scenario] = max(users, found[scenario])
+            found[scenario] = max(at_once(document, scenario, users, points), found[scenario])
     return found
 
 

@@ -147,6 +147,14 @@ def loads(document: Mapping[str, Any]) -> Iterator[tuple[str, int, list[Point]]]
         yield scenario, users, points
 
 
+def at_once(document: Mapping[str, Any], scenario: str, users: int, points: Sequence[Point]) -> int:
+    """Return how many requests a load had at a time; of random arrivals the most that all rounds had, 0 if unknown."""
+    rates = {one["name"]: one.get("request_rate", 0) for one in document["scenarios"]}
+    if not rates.get(scenario):
+        return users
+    return min((point["requests"].get("most_at_once") or 0 for point in points), default=0)
+
+
 def median(points: Sequence[Point], path: str) -> float | None:
     """Return the median of the rounds, None if a round does not have the value."""
     values = [found for point in points if (found := value(point, path)) is not None]

@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.benchmark.measured import LATENCIES, PERCENTILES
 from ansible_collections.trtllm.fleet.plugins.module_utils.suggestion import did_you_mean
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Point, loads, median
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import Point, at_once, loads, median
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import Scenario
 
 # Latencies have upper limits, throughputs lower limits.
@@ -95,7 +95,7 @@ def verdict(document: Mapping[str, Any], users: int) -> list[str]:
     found = []
     for scenario in document["scenarios"]:
         name, slo = scenario["name"], document["slo"]
-        tried = {count: points for of, count, points in loads(document) if of == name}
+        tried = {at_once(document, of, count, points): points for of, count, points in loads(document) if of == name}
         enough = [count for count in tried if count >= users]
         if any(not misses(tried[count], slo) for count in enough):
             continue

@@ -13,16 +13,21 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.prediction.plan impor
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.prediction.predictor import Layout, Question, Shape
 
 PER_USER = "tokens_per_second_per_user"
-# GPUs of an instance that are tried.
-SIZES = (1, 2, 4, 8)
 
 
 def candidates(
-    recipe: Recipe, gpus: int, loads: Sequence[Mapping[str, Any]], objective: str, count: int, ask: Ask
+    recipe: Recipe,
+    sizes: Sequence[int],
+    gpus: int,
+    loads: Sequence[Mapping[str, Any]],
+    objective: str,
+    count: int,
+    ask: Ask,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the best variations for the largest load, and each prediction or why there is none as a sentence.
 
-    ``recipe``: the inventory's, which is left out; ``gpus``: those of the host; ``loads``: as module benchmark_run
+    ``recipe``: the inventory's, which is left out; ``sizes``: GPUs that an instance may have; ``gpus``: those of the
+    host; ``loads``: as module benchmark_run
     returns them; ``objective``: a throughput of the results; ``count``: of variations. All instances together get the
     requests of the load, so a layout's batch follows from them. AIConfigurator 0.12 has no kernels of gpt-oss with
     tensor-parallel experts, so layouts with those are not among the variations.
@@ -30,10 +35,12 @@ def candidates(
     if problem := not_predicted(recipe):
         return [], [f"AIConfigurator proposes no layout: {problem}."]
     load = max(loads, key=lambda one: int(one["concurrency"]))
+    if not load["concurrency"]:
+        return [], ["AIConfigurator proposes no layout: it predicts for users, and the load has random arrivals."]
     model, shape = recipe["base_model"] or recipe["model"], Shape(load["input_tokens"], load["output_tokens"])
     questions = [
         Question(model, recipe["gpu_type"], shape, layout, _batch(layout, gpus, load["concurrency"]))
-        for layout in _layouts(gpus)
+        for layout in _layouts(sizes, gpus)
     ]
     answers = ask(questions)
     most = PER_USER if objective == "output_tokens_per_second_per_user" else PER_GPU
@@ -54,8 +61,8 @@ def candidates(
     return [_variation(question) for question in chosen], said
 
 
-def _layouts(gpus: int) -> Iterator[Layout]:
-    for size in SIZES:
+def _layouts(sizes: Sequence[int], gpus: int) -> Iterator[Layout]:
+    for size in sizes:
         if gpus % size == 0:
             yield Layout(size, False, size)
             if size > 1:

@@ -127,13 +127,18 @@ class _Known:
         """Yield what was measured of this layout, in output tokens/s of a GPU, with the question about it."""
         for document in self.settings.results:
             subjects = list(document["ran_on"].values())
-            lengths = {one["name"]: (one["input_tokens"], one["output_tokens"]) for one in document["scenarios"]}
+            # Of users and of one length, as those of the predictions.
+            lengths = {
+                one["name"]: (one["input_tokens"], one["output_tokens"])
+                for one in document["scenarios"]
+                if not one.get("request_rate") and one.get("range_ratio", 1) == 1
+            }
             if len(subjects) != 1 or not self._is_of(subjects[0]):
                 continue
             instances = max(1, subjects[0]["gpus"]["count"] // self.layout.gpus)
             for scenario, users, points in loads(document):
                 tokens = median(points, "throughput.output_tokens_per_second_per_gpu")
-                if tokens:
+                if tokens and scenario in lengths:
                     batch = max(1, round(users / instances / self.layout.ranks))
                     shape = Shape(*lengths[scenario])
                     yield Question(self.model, self.gpu_type, shape, self.layout, batch), tokens

@@ -267,7 +267,7 @@ def _takes(flag: Tree | None, value: str) -> bool:
 def _understood(request: Tree, problems: list[str]) -> dict[str, Any]:
     """Return the request without empty values and without values of a wrong type."""
     understood = {}
-    known = [f"serving_recipe_{name}" for name in (*request, "result")]
+    known = [f"serving_recipe_{name}" for name in (*request, "result", "predictor")]
     for variable in request.get("variables", []):
         if variable not in known:
             problems.append(f"{variable}: is not a variable of the recipe.{did_you_mean(variable, known)}")

@@ -20,13 +20,9 @@ HOSTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("arguments", "state"),
-    [(["--skip-tags=plan_compare"], "not asked"), ([], "not reachable")],
-    ids=["variables", "unreachable"],
-)
-def test_the_plan_has_every_host(tmp_path: Path, arguments: list[str], state: str) -> None:
-    inventory, plan = tmp_path / "hosts.json", tmp_path / "plan.yml"
+def run_plan(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """Run the playbook for HOSTS. Return its end, and the file of the plan."""
+    inventory, plan = folder / "hosts.json", folder / "plan.yml"
     addresses = {"ansible_host": "127.0.0.1", "ansible_port": 1}
     hosts = {name: {**addresses, **variables} for name, variables in HOSTS.items()}
     inventory.write_text(json.dumps({"gpu_hosts": {"hosts": hosts}}))
@@ -37,6 +33,22 @@ def test_the_plan_has_every_host(tmp_path: Path, arguments: list[str], state: st
         text=True,
         check=False,
     )
+    return ran, plan
+
+
+def test_check_mode_of_a_prediction_installs_nothing(tmp_path: Path) -> None:
+    ran, plan = run_plan(tmp_path, "--check", "--skip-tags=plan_compare", "-e", "plan_predict=true")
+    assert "1 host without a recipe: undefined. The plan says why." in ran.stdout, ran.stdout
+    assert not plan.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "state"),
+    [(["--skip-tags=plan_compare"], "not asked"), ([], "not reachable")],
+    ids=["variables", "unreachable"],
+)
+def test_the_plan_has_every_host(tmp_path: Path, arguments: list[str], state: str) -> None:
+    ran, plan = run_plan(tmp_path, *arguments)
     assert "1 host without a recipe: undefined. The plan says why." in ran.stdout
     written = yaml.safe_load(plan.read_text())
     groups = {tuple(group["hosts"]): group for group in written["groups"]}

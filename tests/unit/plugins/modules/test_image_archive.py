@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import io
 import json
@@ -20,6 +21,8 @@ from ansible_collections.trtllm.fleet.plugins.modules import image_archive
 from ansible_collections.trtllm.fleet.tests.unit.fake_registry import REPOSITORY, FakeRegistry, digest, serving
 from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
+# The layer that is there twice counts twice in the size of all layers.
+TWICE = 300_000
 NAME = "example.com:5000/nvidia/release:1.2.1"
 ID = "sha256:d102803f991be0f156457e94df0c144210f718d8ad1778ef476d536675ce6823"
 
@@ -92,13 +95,13 @@ def verify(path: Path, registry: FakeRegistry) -> None:
 def test_an_image_is_fetched_once(tmp_path: Path, registry: FakeRegistry, run: Any) -> None:
     asked = run(_ansible_check_mode=True)
     layers = sum(layer["size"] for layer in json.loads(registry.manifest)["layers"])
-    assert (asked["changed"], asked["digest"], asked["layers_bytes"]) == (True, digest(registry.manifest), layers)
+    assert (asked["changed"], asked["digest"], asked["missing_bytes"]) == (True, digest(registry.manifest), layers)
     assert not (tmp_path / "bundle").exists()
     assert run()["changed"] is True
     verify(tmp_path / "bundle/image.tar", registry)
     assert registry.sent == registry.bytes, "a layer that is there twice is fetched once"
     again = run()
-    assert (again["changed"], again["layers_bytes"], registry.sent) == (False, 0, registry.bytes)
+    assert (again["changed"], again["missing_bytes"], registry.sent) == (False, 0, registry.bytes)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
@@ -109,9 +112,47 @@ def test_a_download_that_breaks_off_goes_on(tmp_path: Path, registry: FakeRegist
     assert "the answer ended too early. Check serving_recipe_image" in failed["msg"]
     assert not (tmp_path / "bundle/image.tar").exists()
     registry.budget = None
+    rest = registry.bytes - registry.sent
+    assert run(_ansible_check_mode=True)["missing_bytes"] == pytest.approx(rest + TWICE, abs=5000)
     assert run()["changed"] is True
     verify(tmp_path / "bundle/image.tar", registry)
     assert registry.sent == registry.bytes, "no byte is fetched twice"
+
+
+def test_connections_that_break_early_get_on(tmp_path: Path, registry: FakeRegistry, run: Any) -> None:
+    registry.longest = 60_000
+    assert run()["changed"] is True
+    verify(tmp_path / "bundle/image.tar", registry)
+    assert registry.sent == registry.bytes
+
+
+def test_another_run_at_the_same_time_is_refused(tmp_path: Path, registry: FakeRegistry, run: Any) -> None:
+    registry.budget = registry.bytes // 2
+    run()
+    registry.budget = None
+    with (tmp_path / "bundle/image.tar.part").open("r+b") as archive:
+        fcntl.flock(archive, fcntl.LOCK_EX)
+        assert "Another run downloads to" in run()["msg"]
+    assert run()["changed"] is True
+
+
+def test_the_rest_of_another_image_does_not_stay(tmp_path: Path, registry: FakeRegistry, run: Any) -> None:
+    """The tag names another image for a time."""
+    run()
+    registry.publish(b"second")
+    registry.budget = registry.bytes // 2
+    run()
+    registry.budget = None
+    registry.publish(b"first")
+    assert run()["changed"] is False
+    assert os.listdir(tmp_path / "bundle") == ["image.tar"]
+
+
+def test_a_name_without_a_tag_is_latest(tmp_path: Path, registry: FakeRegistry, run: Any) -> None:
+    run(name=f"{registry.host}/{REPOSITORY}")
+    with tarfile.open(tmp_path / "bundle/image.tar") as tar:
+        (entry,) = json.load(tar.extractfile("manifest.json"))  # type: ignore[arg-type]
+    assert entry["RepoTags"] == [f"{registry.host}/{REPOSITORY}:latest"]
 
 
 def test_a_server_without_ranges_sends_a_layer_again(tmp_path: Path, registry: FakeRegistry, run: Any) -> None:

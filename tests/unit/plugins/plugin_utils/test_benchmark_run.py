@@ -243,6 +243,17 @@ def test_verdict(ttfts: tuple[float, ...], users: int, verdict: list[str]) -> No
     assert slo.verdict(document(*ttfts), users) == verdict
 
 
+@pytest.mark.parametrize(("most", "passed"), [((9, 12), False), ((20, 16), True), ((None, 16), False)])
+def test_random_arrivals_count_by_the_most_in_flight(most: tuple[int | None, ...], passed: bool) -> None:
+    """Not by the limit of the scenario, which they need not reach."""
+    found = document(50, 60)
+    found["scenarios"][0]["request_rate"] = 2
+    for point, value in zip(found["points"], most, strict=True):
+        point["requests"] = {"most_at_once": value}
+    found["points"][1]["concurrency"] = found["points"][0]["concurrency"]
+    assert (slo.verdict(found, 16) == []) is passed
+
+
 # --- subjects -------------------------------------------------------------------------------------------------------
 
 RUNS = {
