@@ -150,6 +150,26 @@ def test_missing_bundle_is_one_problem() -> None:
     assert message.count(" - ") == 1, "there are no other files"
 
 
+def change(host: Fleet, pattern: str) -> str:
+    """Change a byte of a file of the bundle, which keeps its size and time. Return its name."""
+    file = host.shell(f"ls {BUNDLE}/{pattern}").strip()
+    host.shell(
+        f"touch --reference={file} /tmp/time && printf X | dd of={file} bs=1 seek=1000 conv=notrunc status=none"
+        f" && touch --reference=/tmp/time {file}"
+    )
+    return file.rpartition("/")[2]
+
+
+def test_changed_weights_are_refused_by_name() -> None:
+    carry(MAKER, FIRST)
+    changed = change(FIRST, "models/openai/gpt-oss-120b/*/model-00003-of-00014.safetensors")
+    with without_internet_access(HOSTS):
+        run = bring()
+    assert run.status != 0
+    assert changed in run.output
+    assert [host.chat() for host in HOSTS] == [0, 0]
+
+
 def test_both_hosts_deploy_without_internet_access(signer: Path) -> None:
     carry(MAKER, FIRST)
     with without_internet_access(HOSTS):
@@ -204,16 +224,6 @@ def test_next_bundle_brings_changed_files_only(hub: Hub) -> None:
     assert all(host.release() != release for host, release in zip(HOSTS, releases, strict=True))
     for host in HOSTS:
         assert len(host.shell("ls /srv/trtllm-fleet/models/trtllm.fleet/bundle").split()) == 1
-
-
-def change(host: Fleet, pattern: str) -> str:
-    """Change a byte of a file of the bundle, which keeps its size and time. Return its name."""
-    file = host.shell(f"ls {BUNDLE}/{pattern}").strip()
-    host.shell(
-        f"touch --reference={file} /tmp/time && printf X | dd of={file} bs=1 seek=1000 conv=notrunc status=none"
-        f" && touch --reference=/tmp/time {file}"
-    )
-    return file.rpartition("/")[2]
 
 
 def test_changed_files_are_refused_by_name_and_other_packages_have_another_key() -> None:
