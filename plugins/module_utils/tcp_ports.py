@@ -25,7 +25,7 @@ def blocked_ports(ports: Sequence[str], timeout: float) -> dict[str, str]:
 
 
 def _parse(port: str) -> tuple[str, int]:
-    address, _, number = port.rpartition(":")
+    address, _colon, number = port.rpartition(":")
     if not address or not number.isdecimal() or not 0 < int(number) < 65536:
         raise ValueError(f"ports: {port!r} is not ADDRESS:PORT with a port from 1 to 65535.")
     return address.strip("[]"), int(number)

@@ -116,6 +116,8 @@ def serving() -> Iterator[FakeRegistry]:
     with FakeRegistry() as registry:
         thread = threading.Thread(target=registry.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield registry
-        registry.shutdown()
-        thread.join()
+        try:
+            yield registry
+        finally:
+            registry.shutdown()
+            thread.join()
