@@ -56,8 +56,12 @@ def write_file(path: Path, text: str | bytes | Iterable[bytes], mode: int | None
     except BaseException:
         os.unlink(new)
         raise
-    # The rename survives a power cut only once the directory is on disk.
-    directory = os.open(path.parent, os.O_RDONLY)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Flush the names of a directory to the disk, so that a rename survives a power loss. Raises OSError."""
+    directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Callable
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.files import sync_directory
 from ansible_collections.trtllm.fleet.plugins.module_utils.registry import Blob, Image, RegistryError
 
 CHUNK = 1 << 20
@@ -63,7 +64,7 @@ def fetch(path: Path, name: str, image: Image, read: Read) -> None:
         archive.flush()
         os.fsync(archive.fileno())
         os.replace(part_file, path)
-    _sync(path.parent)
+    sync_directory(path.parent)
 
 
 def incomplete(path: Path) -> Path:
@@ -80,14 +81,6 @@ def _lock(archive: BinaryIO, path: Path) -> None:
         mine = False
     if not mine:  # the other run may have completed it in the meantime
         raise BlockingIOError(f"Another run downloads to {path}. Wait for its end.")
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def parts(name: str, image: Image) -> Iterator[bytes | Blob]:

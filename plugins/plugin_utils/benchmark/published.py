@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import loads, median
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import comparable_lengths
 
 FIGURE = "output_tokens_per_second_per_gpu"
 Row = Mapping[str, Any]
@@ -23,17 +24,13 @@ def matching(rows: Sequence[Row], document: Mapping[str, Any], scenario: str) ->
     subjects = list(document["ran_on"].values())
     gpu_types = {target.get("gpu_type"), *(subject.get("gpu_type") for subject in subjects)} - {None, ""}
     models = {short(model) for model in (target.get("model"), *(subject.get("model") for subject in subjects)) if model}
-    lengths = [
-        (one["input_tokens"], one["output_tokens"])
-        for one in document["scenarios"]
-        if one["name"] == scenario and one.get("range_ratio", 1) == 1 and not one.get("request_rate")
-    ]
+    lengths = comparable_lengths(document["scenarios"]).get(scenario)
     return [
         row
         for row in rows
         if gpu_types == {row["gpu_type"]}
         and short(row["model"]) in models
-        and (row["input_tokens"], row["output_tokens"]) in lengths
+        and (row["input_tokens"], row["output_tokens"]) == lengths
     ]
 
 

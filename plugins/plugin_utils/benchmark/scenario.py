@@ -75,6 +75,18 @@ def lengths(scenario: Mapping[str, Any], number: Callable[[float], str]) -> str:
     return text if ratio == 1 else f"{text}, or down to {ratio:g} of that"
 
 
+def comparable_lengths(scenarios: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
+    """Return the tokens of prompt and answer by scenario, without scenarios that no figure for these lengths fits.
+
+    Published and predicted figures are of users that wait for their answers, and of one length.
+    """
+    return {
+        one["name"]: (one["input_tokens"], one["output_tokens"])
+        for one in scenarios
+        if not one.get("request_rate") and one.get("range_ratio", 1) == 1
+    }
+
+
 def arrivals(scenario: Mapping[str, Any]) -> str:
     """Describe the arrivals of a scenario, as an addition to its concurrency; empty for users that wait."""
     rate = scenario.get("request_rate", 0)

@@ -27,10 +27,10 @@ def candidates(
     """Return the best variations for the largest load, and each prediction or why there is none as a sentence.
 
     ``recipe``: the inventory's, which is left out; ``sizes``: GPUs that an instance may have; ``gpus``: those of the
-    host; ``loads``: as module benchmark_run
-    returns them; ``objective``: a throughput of the results; ``count``: of variations. All instances together get the
-    requests of the load, so a layout's batch follows from them. AIConfigurator 0.12 has no kernels of gpt-oss with
-    tensor-parallel experts, so layouts with those are not among the variations.
+    host; ``loads``: as module benchmark_run returns them; ``objective``: a throughput of the results; ``count``: of
+    variations. All instances together get the requests of the load, so a layout's batch follows from them.
+    AIConfigurator 0.12 has no kernels of gpt-oss with tensor-parallel experts, so layouts with those are not among the
+    variations.
     """
     if problem := not_predicted(recipe):
         return [], [f"AIConfigurator proposes no layout: {problem}."]

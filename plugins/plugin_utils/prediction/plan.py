@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.run import loads, median
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import comparable_lengths
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.prediction.predictor import (
     SYSTEMS,
     Answer,
@@ -127,12 +128,7 @@ class _Known:
         """Yield what was measured of this layout, in output tokens/s of a GPU, with the question about it."""
         for document in self.settings.results:
             subjects = list(document["ran_on"].values())
-            # Of users and of one length, as those of the predictions.
-            lengths = {
-                one["name"]: (one["input_tokens"], one["output_tokens"])
-                for one in document["scenarios"]
-                if not one.get("request_rate") and one.get("range_ratio", 1) == 1
-            }
+            lengths = comparable_lengths(document["scenarios"])
             if len(subjects) != 1 or not self._is_of(subjects[0]):
                 continue
             instances = max(1, subjects[0]["gpus"]["count"] // self.layout.gpus)
