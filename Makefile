@@ -165,6 +165,10 @@ disaggregated-sizing: $(venv) ## Compare disaggregated with aggregated serving b
 recommend: $(venv) ## Print the fewest hosts for a load (LOAD="--prompt 8192 --answer 1024 --user 30 --tokens 100000"; 5 min, 850 MB)
 	PYTHONPATH=collections python -m tools.predict.recommend $(LOAD)
 
+.PHONY: execution-environment
+execution-environment: $(venv) ## Build an execution environment with this collection, image trtllm-fleet-ee (podman or docker)
+	tools/execution_environment.sh
+
 .PHONY: docs
 docs: $(venv) ## Write the generated documents
 	PYTHONPATH=collections python -m tools.docs

@@ -38,11 +38,13 @@ def docker(*arguments: str, check: bool = True) -> str:
     return subprocess.run(["docker", *arguments], text=True, stdout=subprocess.PIPE, check=check).stdout
 
 
-def begin(command: Sequence[str], environment: Mapping[str, str], own_session: bool = False) -> subprocess.Popen[str]:
+def begin(
+    command: Sequence[str], environment: Mapping[str, str], own_session: bool = False, directory: Path = REPO
+) -> subprocess.Popen[str]:
     """Start a command in the repository. own_session: signals to its process group do not reach the tests."""
     return subprocess.Popen(
         command,
-        cwd=REPO,
+        cwd=directory,
         env=environment,
         text=True,
         stdout=subprocess.PIPE,

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Build an execution environment with this collection: a container image for ansible-navigator, AWX and Automation Controller.
+# The arguments are those of "ansible-builder build".
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+folder=.cache/execution-environment
+for runtime in podman docker; do
+  if command -v "$runtime" > /dev/null && "$runtime" info > /dev/null 2>&1; then break; fi
+  runtime=
+done
+if [[ -z $runtime ]]; then
+  echo "Neither podman nor docker runs; building an image needs one of them. Start one and run the command again." >&2
+  exit 1
+fi
+
+mkdir -p "$folder"
+if ! cmp --quiet tools/execution_environment.txt "$folder/installed"; then
+  rm -rf "$folder/venv"
+  python3 -m venv "$folder/venv"
+  "$folder/venv/bin/pip" install --quiet --disable-pip-version-check --requirement tools/execution_environment.txt
+  cp tools/execution_environment.txt "$folder/installed"
+fi
+
+# ansible-galaxy puts the version into the name of the file.
+rm -rf "$folder/build"
+ansible-galaxy collection build --output-path "$folder/build"
+mv "$folder"/build/*.tar.gz "$folder/trtllm-fleet.tar.gz"
+"$folder/venv/bin/ansible-builder" build --container-runtime "$runtime" --context "$folder/context" --tag trtllm-fleet-ee "$@"
