@@ -38,10 +38,13 @@ def owner(pid: int) -> str:
 
 
 def machine() -> str:
-    """Return the identity of this machine and PID namespace, as a container does not see processes outside."""
+    """Return the identity of this machine and PID namespace, as a container does not see processes outside.
+
+    Containers of one image may have the same machine ID, but not the same host name.
+    """
     path = Path("/etc/machine-id")
-    name = (path.read_text().strip() if path.exists() else "") or platform.node()
-    return f"{name}/{os.stat('/proc/self/ns/pid').st_ino}"
+    name = path.read_text().strip() if path.exists() else ""
+    return f"{name}/{platform.node()}/{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def boot() -> str:

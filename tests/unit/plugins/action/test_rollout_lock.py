@@ -437,3 +437,10 @@ def test_lock_is_renewed_between_a_slow_start_and_a_benchmark() -> None:
     (benchmark,) = [place for place, task in enumerate(tasks) if "trtllm.fleet.benchmark" in str(task)]
     (start,) = [place for place, task in enumerate(tasks) if starts(task)]
     assert any(renews(task) for task in tasks[start:benchmark])
+
+
+def test_container_of_the_same_image_on_another_machine_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = changed(action.owner(os.getpid()), BOOT, "another")
+    assert action.is_dead(owner) is True
+    monkeypatch.setattr(action.platform, "node", lambda: "f00dcafe")
+    assert action.is_dead(owner) is False
