@@ -21,6 +21,7 @@ help: ## List the targets
 .PHONY: demo
 demo: lab-up ## Deploy verified endpoints to simulated GPU hosts (LAB_HOSTS=1 LAB_GPU=b200x8)
 	ansible-playbook site.yml -i inventory/local
+	@cat lab/demo.txt
 
 .PHONY: test
 test: $(venv) ## Run lint, sanity, host-unit and integration while the lab is built, then unit and molecule
@@ -195,6 +196,7 @@ lab-down: $(venv) ## Stop the lab and keep its images
 
 .PHONY: clean
 clean: ## Remove the lab, its images and all build output
+	@echo "Removing .lab with the lab's containers, images and network, .venv, .cache and caches of tools. Packages stay."
 	@if [[ -d .lab ]]; then $(MAKE) $(venv) && ansible-playbook lab/down.yml -e lab_purge=true; fi
 	rm -rf .venv .cache .ansible .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

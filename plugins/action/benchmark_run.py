@@ -24,6 +24,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario im
     choose,
     lengths,
 )
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.progress import show
 
 MODULE = "trtllm.fleet.benchmark_load"
 # Seconds; a poll costs the load host about 0.3 s of CPU time.
@@ -154,7 +155,8 @@ class ActionModule(ActionBase):
                 raise LoadFailed(result)
             if result["finished"]:
                 return result
-            self._say(title, line(result["progress"], pace, int(options["output_tokens"])))
+            told = line(result["progress"], pace, int(options["output_tokens"]))
+            show(self._variables["inventory_hostname"], f"{title}: {told}")
 
     def _say(self, title: str, told: str) -> None:
         Display().display(f"{self._variables['inventory_hostname']}: {title}: {told}")

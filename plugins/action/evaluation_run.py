@@ -14,6 +14,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.evaluation import Kept, failed_gates, gates, line, now
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.progress import show
 
 MODULE = "trtllm.fleet.evaluation_run"
 # Seconds; a poll costs the load host about 0.3 s of CPU time.
@@ -55,7 +56,7 @@ class ActionModule(ActionBase):
                 break
             if told["finished"] or time.monotonic() > until:
                 break
-            self._tell(variables, line(told["progress"], (now() - began).total_seconds()))
+            show(variables["inventory_hostname"], line(told["progress"], (now() - began).total_seconds()))
         if len(kept.document["results"]) == len(kept.document["names"]) * len(kept.document["efforts"]):
             found = gates(kept.document["results"], asked["min_score"], asked["references"])
             kept.end(gates=found)

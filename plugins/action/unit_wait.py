@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
+
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.progress import show
 
 MODULE = "trtllm.fleet.unit_wait"
 # Seconds between two queries of a host. A query takes about 0.3 s of CPU time on the control node,
@@ -36,7 +37,7 @@ class ActionModule(ActionBase):
             if result.get("failed") or result.get("finished") or result.get("unreachable"):
                 return result
             if result.get("progress"):
-                Display().display(f"{variables['inventory_hostname']}: {line(result['progress'])}")
+                show(variables["inventory_hostname"], line(result["progress"]))
 
 
 def line(progress: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ def project(untouched: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     host = json.loads(listed.stdout)["_meta"]["hostvars"][untouched.host]
     names = ("ansible_connection", "ansible_host", "ansible_python_interpreter", "ansible_user", "lab_gpu", "lab_sudo")
-    groups = {"gpu_hosts": {"hosts": {untouched.host: {name: host[name] for name in names}}}}
+    groups: dict[str, Any] = {"gpu_hosts": {"hosts": {untouched.host: {name: host[name] for name in names}}}}
     groups |= {"lab": {"hosts": {untouched.host: None}}}
     inventory = project / "inventory/fleet"
     shutil.copytree(REPO / "inventory/local/group_vars", inventory / "group_vars")
