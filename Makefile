@@ -56,7 +56,13 @@ promtool: ## Unpack promtool and amtool for the tests of role monitoring
 
 .PHONY: unit
 unit: $(venv) browser promtool ## Run unit tests, and check that generated documents are current
+	tools/inventories.sh
 	pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+
+.PHONY: inventories
+inventories: $(venv) ## Run the unit tests of inventory/dynamic, with Azure's packages too (850 MB)
+	tools/inventories.sh azure
+	pytest -vv tests/unit/test_dynamic_inventory.py
 
 .PHONY: host-unit
 host-unit: $(venv) ## Run unit tests of host code with ansible-test, on the oldest installed Python that hosts may have

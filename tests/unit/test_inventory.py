@@ -16,8 +16,8 @@ from jinja2 import Environment, StrictUndefined
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import serving_recipe
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
-# The lab's gets its hosts from Docker; Dynamo's has other groups.
-READY = sorted(path for path in (ROOT / "inventory").iterdir() if path.name not in ("local", "dynamo"))
+# The lab's gets its hosts from Docker, the dynamic ones from clouds; Dynamo's has other groups.
+READY = sorted(path for path in (ROOT / "inventory").iterdir() if path.name not in ("local", "dynamic", "dynamo"))
 DEFAULTS = yaml.safe_load((ROOT / "roles/serving_recipe/defaults/main.yml").read_text())
 
 
