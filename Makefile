@@ -108,6 +108,10 @@ normal-life: $(venv) ## Look for false alarms during a day of normal life, write
 fuzz-gateway: $(venv) ## Send random bodies to two gateways of the lab under load (MINUTES=10)
 	GATEWAY_FUZZ_SECONDS=$$(($(or $(MINUTES),10) * 60)) pytest -vv --capture=no tests/e2e/test_gateway_models.py -k random
 
+.PHONY: clients
+clients: $(venv) ## Use each feature of the API by real clients through a gateway, write docs/test-results/clients.md (5 min)
+	ROLLOUT_DOCUMENTS=docs/test-results pytest -vv --capture=no tests/e2e/test_clients.py
+
 .PHONY: load-busy
 load-busy: $(venv) ## Test busy and hung instances under twice their capacity, write docs/test-results/gateway-load.md (MINUTES=30)
 	BUSY_LOAD_MINUTES=$(or $(MINUTES),30) ROLLOUT_DOCUMENTS=docs/test-results pytest -vv --capture=no tests/e2e/test_busy_load.py
@@ -179,6 +183,10 @@ execution-environment: $(venv) ## Build an execution environment with this colle
 .PHONY: docs
 docs: $(venv) ## Write the generated documents
 	PYTHONPATH=collections python -m tools.docs
+
+.PHONY: tour
+tour: $(venv) browser ## Run the commands of docs/tour.md on lab hosts and write its pictures (10 min)
+	PYTHONPATH=collections python -m tools.tour
 
 .PHONY: counts
 counts: $(venv) ## Count size, indirection and words that the style guide replaces
