@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status import make_status
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status import FAILING, failure, make_status
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status_text import render
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.monitoring.description import dashboards, history
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.monitoring.status import charts, monitoring_status
@@ -28,6 +28,7 @@ class ActionModule(ActionBase):
                 hosts=dict(type="dict", required=True),
                 gateways=dict(type="dict", required=True),
                 inventory=dict(type="list", elements="str", required=True),
+                fail_on=dict(type="str", choices=list(FAILING), default="never"),
                 monitoring=dict(
                     type="dict",
                     options=dict(host=dict(type="str", required=True), result=dict(type="dict", required=True)),
@@ -41,4 +42,11 @@ class ActionModule(ActionBase):
             main = history(dashboards())
             status["monitoring"] = monitoring_status(**given["monitoring"], main=main, taken_at=taken_at)
             drawn = charts(status["monitoring"])
-        return {**result, "changed": False, "text": render(status), "data": status, "charts": drawn}
+        return {
+            **result,
+            "changed": False,
+            "text": render(status),
+            "data": status,
+            "charts": drawn,
+            "failure": failure(status, given["fail_on"]),
+        }

@@ -37,7 +37,7 @@ RETURN = r"""
 _value:
   description: The result, which M(trtllm.fleet.benchmark_report) reads.
   type: dict
-  sample: {schema: 1, name: variation, repeat: 3}
+  sample: {kind: benchmark, schema: 1, name: variation, repeat: 3}
 """
 
 from collections.abc import Callable

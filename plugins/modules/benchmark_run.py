@@ -116,7 +116,7 @@ result:
   description: The content of C(result.json).
   returned: success, not in check mode
   type: dict
-  sample: {schema: 1, state: complete, problems: []}
+  sample: {kind: benchmark, schema: 1, state: complete, problems: []}
 missed:
   description: The missed objectives.
   returned: not in check mode

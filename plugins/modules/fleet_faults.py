@@ -73,6 +73,8 @@ data:
   returned: success
   type: dict
   sample:
+    kind: doctor
+    schema: 1
     taken_at: "2026-11-27T02:10:00+00:00"
     hosts: 1
     severity: critical

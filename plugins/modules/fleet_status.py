@@ -49,6 +49,13 @@ options:
         description: Result of M(trtllm.fleet.monitoring_info), also of a task that failed or did not reach the host.
         type: dict
         required: true
+  fail_on:
+    description:
+      - The mildest verdict for which RV(failure) is not empty. V(never) has none.
+      - A gateway that does not run HAProxy counts as V(down).
+    type: str
+    choices: [down, unreachable, degraded, never]
+    default: never
 seealso:
   - module: trtllm.fleet.host_status
   - module: trtllm.fleet.gateway_info
@@ -78,6 +85,11 @@ data:
     - C(monitoring) has state, targets, alerts and the history of the main series, with O(monitoring) only.
   returned: success
   type: dict
+failure:
+  description: The hosts and gateways with a verdict of O(fail_on) or a worse one, in one sentence; empty without one.
+  returned: success
+  type: str
+  sample: "2 hosts unreachable: gpu3, gpu7. 1 gateway down: gateway2."
 charts:
   description: The charts of that history for the page, each with C(title), C(description), C(svg) and C(lines).
   returned: success

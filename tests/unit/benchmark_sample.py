@@ -26,6 +26,7 @@ SUBJECT: dict[str, Any] = {
     "release": "3f786850e387",
     "recipe": "gpt-oss-120b-h200x1-max_throughput",
     "model": "openai/gpt-oss-120b",
+    "draft_model": None,
     "gpu_type": "h200",
     "use_case": "max_throughput",
     "image": "nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
@@ -66,8 +67,8 @@ TARGET: dict[str, Any] = {
     "base_urls": ["http://127.0.0.1:8000"],
     "model": "gpt-oss-120b",
     "gpus": 1,
-    "hosts": ["gpu1"],
     "load_from": "gpu1",
+    "note": "",
 }
 
 

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario import Scenario
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.documents import VERSIONS, identified
 
-# Increases when a reader of older files would misread newer ones.
-SCHEMA = 1
+KIND = "benchmark"
 RESULT = "result.json"
 # The tool's own result of each load.
 RAW = "raw"
@@ -57,8 +57,7 @@ class Run:
         self.seed = int(began.timestamp()) % 2**31
         self.folder = folder / self.name
         self.folder.mkdir(parents=True)
-        self.document: dict[str, Any] = {
-            "schema": SCHEMA,
+        content = {
             "name": self.name,
             "state": "running",
             "started": _written(began),
@@ -71,6 +70,7 @@ class Run:
             "points": [],
             "problems": [],
         }
+        self.document = identified(KIND, content)
         self._write()
 
     def add(self, point: Point, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,10 +124,13 @@ def read_run(path: Path) -> dict[str, Any]:
         raise RunError(f"{file}: {error.strerror}") from None
     except ValueError as error:
         raise RunError(f"{file} is not JSON: {error}") from None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        found = document.get("schema") if isinstance(document, dict) else None
-        raise RunError(f"{file} is not a readable benchmark result: schema {found}, supported is {SCHEMA}")
-    return document
+    about = document if isinstance(document, dict) else {}
+    # The first results have no kind, and are of version 1.
+    if (about.get("kind", KIND), about.get("schema")) != (KIND, VERSIONS[KIND]):
+        found = f"kind {about.get('kind')}, schema {about.get('schema')}"
+        supported = f"kind {KIND}, schema {VERSIONS[KIND]}"
+        raise RunError(f"{file} is not a readable benchmark result: {found}; supported is {supported}")
+    return about
 
 
 def value(point: Point, path: str) -> float | None:

@@ -16,6 +16,7 @@ from typing import Any
 from ansible.errors import AnsibleError
 from jinja2 import UndefinedError
 
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.documents import identified
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.revisions import (
     COMMIT,
     readable,
@@ -136,10 +137,13 @@ def make_plan(hosts: Mapping[str, PlannedHost]) -> dict[str, Any]:
         state, changes = compare(host.release, host.recipe, (host.revision or {}).get("commit"))
         now = {"state": state, "hosts": [], **({"changes": changes} if changes else {})}
         _group(group["now"], [state, changes], now)["hosts"].append(name)
-    return {
-        "groups": [{**group, "now": list(group["now"].values())} for group in groups.values()],
-        "without_recipe": list(without.values()),
-    }
+    return identified(
+        "plan",
+        {
+            "groups": [{**group, "now": list(group["now"].values())} for group in groups.values()],
+            "without_recipe": list(without.values()),
+        },
+    )
 
 
 def natural(host: str) -> list[tuple[int, str] | str]:

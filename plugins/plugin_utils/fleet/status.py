@@ -10,20 +10,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import seconds_between
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.documents import identified
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.components import (
     RUNS,
     component_reasons,
     components_of,
     is_drained,
 )
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import natural
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import natural, shorten
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.registrations import (
     all_send,
     down_reasons,
     drained_reasons,
     registrations,
 )
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status_text import age
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status_text import age, number
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.canary import merge_traffic
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.plan import in_service
 
@@ -32,6 +33,15 @@ Tree = Mapping[str, Any]
 
 # From worst to best.
 VERDICTS: tuple[Verdict, ...] = ("down", "unreachable", "degraded", "drained", "nothing", "ok")
+# The verdicts that fail a run, by the mildest of them.
+FAILING: Mapping[str, tuple[Verdict, ...]] = {
+    "down": VERDICTS[:1],
+    "unreachable": VERDICTS[:2],
+    "degraded": VERDICTS[:3],
+    "never": (),
+}
+# The verdict that the state of a gateway stands for.
+GATEWAY_VERDICTS: Mapping[str, Verdict] = {"not running": "down", "unreachable": "unreachable"}
 # Two releases that differ only in their names are shown as one: hosts may mount their GPUs differently.
 RELEASE = ("recipe", "model", "revision", "image", "digest", "overrides")
 RECENT = 900  # seconds for which a restart is a reason; later it is only a number
@@ -56,7 +66,7 @@ def make_status(
     instances = [instance for host in rows for instance in host["instances"]]
     components = [component for host in rows for component in host["components"]]
     releases = _releases(rows)
-    return {
+    content = {
         "taken_at": taken_at,
         "summary": {
             "hosts": len(rows),
@@ -77,6 +87,7 @@ def make_status(
         "gateways": [_gateway(name, gateways[name], inventory) for name in sorted(gateways, key=natural)],
         "api_keys": _api_keys(running.values()),
     }
+    return identified("status", content)
 
 
 def host_status(name: str, answer: Tree, gateways: Mapping[str, Tree], behind: bool) -> dict[str, Any]:
@@ -112,6 +123,24 @@ def host_status(name: str, answer: Tree, gateways: Mapping[str, Tree], behind: b
         "accepted_seconds": seconds_between(accepted and accepted["at"], answer.get("time")),
         "health": answer.get("health"),
     }
+
+
+def failure(status: Tree, fail_on: str) -> str:
+    """Return the hosts and gateways that fail a run, in a sentence; empty if none does.
+
+    ``fail_on``: a key of ``FAILING``.
+    """
+    verdicts = {
+        "host": {host["name"]: host["verdict"] for host in status["hosts"]},
+        "gateway": {one["name"]: GATEWAY_VERDICTS.get(one["state"], "ok") for one in status["gateways"]},
+    }
+    found = [
+        f"{number(len(names), what)} {verdict}: {shorten(names)}."
+        for what, by_name in verdicts.items()
+        for verdict in FAILING[fail_on]
+        if (names := [name for name, one in by_name.items() if one == verdict])
+    ]
+    return " ".join(found)
 
 
 def no_answer(answer: Tree) -> str:

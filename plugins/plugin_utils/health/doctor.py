@@ -20,6 +20,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.health.catalogue impo
     Signal,
     diagnose,
 )
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.documents import identified
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import look_up, natural
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.layout import NO_GPU
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_defaults, serving_recipe
@@ -188,10 +189,11 @@ def report(findings: Sequence[Finding], hosts: Sequence[str], taken_at: str) -> 
             entry["hosts"].append(host)
         entry["evidence"].append({"host": host, "evidence": evidence})
     faults = list(entries.values())
-    return {
+    content = {
         "taken_at": taken_at,
         "hosts": len(hosts),
         "severity": next((name for name in SEVERITIES if any(one["severity"] == name for one in faults)), "none"),
         "counts": {name: sum(one["severity"] == name for one in faults) for name in SEVERITIES[:-1]},
         "faults": faults,
     }
+    return identified("doctor", content)

@@ -11,18 +11,21 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 UNREACHABLE = {"ansible_host": "127.0.0.1", "ansible_port": 1}
 HERE = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
 
 
-def shown(folder: Path, inventory: dict[str, Any]) -> tuple[dict[str, Any], str, str]:
-    """Run the playbook. Return the status, the page and the output."""
+def shown(
+    folder: Path, inventory: dict[str, Any], status: int = 0, **variables: Any
+) -> tuple[dict[str, Any], str, str]:
+    """Run the playbook, which ends with this exit status. Return the status, the page and the output."""
     (folder / "hosts.json").write_text(json.dumps(inventory))
-    files = {"status_file": str(folder / "status.json"), "status_page": str(folder / "status.html")}
+    given = {**variables, "status_file": str(folder / "status.json"), "status_page": str(folder / "status.html")}
     ran = subprocess.run(
-        ["ansible-playbook", "playbooks/status.yml", f"--inventory={folder}/hosts.json", f"-e{json.dumps(files)}"],
+        ["ansible-playbook", "playbooks/status.yml", f"--inventory={folder}/hosts.json", f"-e{json.dumps(given)}"],
         cwd=ROOT,
         env={**os.environ, "ANSIBLE_CALLBACK_RESULT_FORMAT": "yaml"},
         capture_output=True,
@@ -30,8 +33,8 @@ def shown(folder: Path, inventory: dict[str, Any]) -> tuple[dict[str, Any], str,
         timeout=120,
         check=False,
     )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return json.loads((folder / "status.json").read_text()), (folder / "status.html").read_text(), ran.stdout
+    assert ran.returncode == status, ran.stdout + ran.stderr
+    return valid(json.loads((folder / "status.json").read_text())), (folder / "status.html").read_text(), ran.stdout
 
 
 def test_hosts_and_gateways_have_a_status_each(tmp_path: Path) -> None:
@@ -50,6 +53,17 @@ def test_hosts_and_gateways_have_a_status_each(tmp_path: Path) -> None:
     assert "It is unreachable: Failed to connect" in page
     assert "monitoring" not in status
     assert "monitoring" not in output
+
+
+def test_sick_hosts_and_gateways_fail_the_run_after_the_files_are_written(tmp_path: Path) -> None:
+    inventory = {
+        "gpu_hosts": {"hosts": {"gpu1": HERE, "gpu2": UNREACHABLE, "gpu3": UNREACHABLE}},
+        "gateway": {"hosts": {"gw1": UNREACHABLE}},
+    }
+    status, _page, output = shown(tmp_path, inventory, 2, status_fail_on="unreachable")
+    assert status["summary"]["verdicts"] == {"unreachable": 2, "nothing": 1}
+    assert "2 hosts unreachable: gpu2, gpu3. 1 gateway unreachable: gw1. status_fail_on is unreachable." in output
+    shown(tmp_path, inventory, 0, status_fail_on="down")
 
 
 @pytest.mark.parametrize(

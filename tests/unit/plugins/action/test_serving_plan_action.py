@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 GPUS = {"serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8}
@@ -22,7 +22,7 @@ HOSTS = {
 
 def run_plan(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], Path]:
     """Run the playbook for HOSTS. Return its end, and the file of the plan."""
-    inventory, plan = folder / "hosts.json", folder / "plan.yml"
+    inventory, plan = folder / "hosts.json", folder / "plan.json"
     addresses = {"ansible_host": "127.0.0.1", "ansible_port": 1}
     hosts = {name: {**addresses, **variables} for name, variables in HOSTS.items()}
     inventory.write_text(json.dumps({"gpu_hosts": {"hosts": hosts}}))
@@ -50,7 +50,7 @@ def test_check_mode_of_a_prediction_installs_nothing(tmp_path: Path) -> None:
 def test_the_plan_has_every_host(tmp_path: Path, arguments: list[str], state: str) -> None:
     ran, plan = run_plan(tmp_path, *arguments)
     assert "1 host without a recipe: undefined. The plan says why." in ran.stdout
-    written = yaml.safe_load(plan.read_text())
+    written = valid(json.loads(plan.read_text()))
     groups = {tuple(group["hosts"]): group for group in written["groups"]}
     assert set(groups) == {("plain", "same"), ("template",)}
     assert groups["template",]["recipe"]["instances"][0]["port"] == 9001

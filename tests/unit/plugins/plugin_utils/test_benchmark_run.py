@@ -123,8 +123,9 @@ def test_two_runs_of_one_second_do_not_mix(tmp_path: Path) -> None:
         (None, "No such file or directory"),
         ("", "is not JSON: Expecting value"),
         ('{"schema": 1, "points": [', "is not JSON"),
-        ("[]", "is not a readable benchmark result: schema None, supported is 1"),
-        ('{"schema": 2}', "schema 2, supported is 1"),
+        ("[]", "is not a readable benchmark result: kind None, schema None; supported is kind benchmark, schema 1"),
+        ('{"kind": "benchmark", "schema": 2}', "kind benchmark, schema 2; supported is kind benchmark, schema 1"),
+        ('{"kind": "plan", "schema": 1}', "kind plan, schema 1; supported is kind benchmark, schema 1"),
     ],
 )
 def test_a_file_that_is_no_result(tmp_path: Path, content: str | None, message: str) -> None:
@@ -134,6 +135,13 @@ def test_a_file_that_is_no_result(tmp_path: Path, content: str | None, message: 
         read_run(tmp_path)
     assert str(tmp_path / "result.json") in str(error.value)
     assert message in str(error.value)
+
+
+def test_a_result_from_before_there_were_kinds_is_read(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    old = {name: value for name, value in run.document.items() if name != "kind"}
+    (run.folder / "result.json").write_text(json.dumps(old))
+    assert read_run(run.folder) == json.loads(json.dumps(old))
 
 
 def test_loads_leave_out_rounds_that_failed(tmp_path: Path) -> None:

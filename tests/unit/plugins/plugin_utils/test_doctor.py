@@ -24,6 +24,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.state imp
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.doctor import Examined, examine, report
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.fault_rows import fault_rows, read_catalogue
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.text import render
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 from ansible_collections.trtllm.fleet.tests.unit.health_sample import GPUS, NOW, SWITCHES, UNIT, SampleHost
 
 CATALOGUE = read_catalogue()
@@ -487,6 +488,7 @@ def test_the_fault_is_the_first_answer(fleet: Fleet, name: str) -> None:
     found = fleet.findings()
     explained = [(one.fault.id, one.consequence_of, one.signal["evidence"]) for one in found]
     assert set(first_answers(found)) == {name}, explained
+    valid(report(found, ["gpu1"], "2026-11-27T00:00:00+00:00"))
     (first, *_others) = found
     shown = first.as_dict()
     assert not re.search(r"unknown|[{}]", shown["cause"] + shown["cure"]), shown
@@ -675,7 +677,7 @@ def test_the_report_has_one_entry_for_a_fault_of_several_hosts(fleet: Fleet) -> 
     fleet.host.set_gpu("current_link_width", "8x")
     answer = fleet.host.result(fleet.patch)
     hosts = {f"gpu{number}": Examined(answer, VARIABLES, True) for number in range(1, 6)}
-    found = report(examine(hosts, {}, CATALOGUE), list(hosts), "2026-11-27T00:00:00+00:00")
+    found = valid(report(examine(hosts, {}, CATALOGUE), list(hosts), "2026-11-27T00:00:00+00:00"))
     assert (found["severity"], found["counts"]["warning"]) == ("warning", 1)
     (entry,) = found["faults"]
     assert entry["hosts"] == list(hosts)

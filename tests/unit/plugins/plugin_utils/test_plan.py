@@ -25,6 +25,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import (
 )
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.revisions import readable, revision_hosts
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import RecipeError
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 
 RECIPE: dict[str, Any] = {
     "name": "gpt-oss-120b-b200x4-max_throughput",
@@ -239,7 +240,7 @@ def test_a_request_has_variables_over_defaults() -> None:
 @pytest.mark.parametrize(("gpu_type", "missing"), [(None, "gpu_type"), ("b200", "gpu_count")])
 def test_an_unreachable_host_has_unknown_gpus(gpus: Any, words: str, gpu_type: str | None, missing: str) -> None:
     variables = {"a": {"__plan_gpus": gpus, "serving_recipe_gpu_type": gpu_type, "serving_recipe_use_case": "any"}}
-    (group,) = fleet_plan(["a"], variables)["without_recipe"]
+    (group,) = valid(fleet_plan(["a"], variables))["without_recipe"]
     not_gathered, use_case = group["problems"]
     assert not_gathered.startswith(f"serving_recipe_{missing}: the host {words}")
     assert "192.0.2.11" not in not_gathered, "hosts with the same problem share a group"
@@ -260,7 +261,7 @@ def test_the_plan_of_a_fleet_from_its_variables() -> None:
         "b": {"serving_recipe_gpu_type": "b20", "serving_recipe_gpu_count": 8},
         "c": {"serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8, "serving_recipe_port": 9000},
     }
-    plan = fleet_plan(list(hosts), hosts)
+    plan = valid(fleet_plan(list(hosts), hosts))
     assert [group["recipe"]["name"] for group in plan["groups"]] == ["gpt-oss-120b-b200x8-low_latency"] * 2
     assert failure(plan) == "1 host without a recipe: b. The plan says why."
 
@@ -271,7 +272,7 @@ def test_variables_that_cannot_be_read_are_a_problem_of_one_host() -> None:
             raise AnsibleError("'typo' is undefined")
 
     hosts = {"a": {"serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8}, "b": Broken()}
-    data = fleet_plan(list(hosts), hosts)
+    data = valid(fleet_plan(list(hosts), hosts))
     assert data["groups"][0]["hosts"] == ["a"]
     assert data["without_recipe"] == [
         {"hosts": ["b"], "problems": ["the host's variables cannot be read: 'typo' is undefined"]}
@@ -398,7 +399,7 @@ def test_a_common_state_does_not_repeat_the_hosts() -> None:
 def test_the_text_names_the_document_and_changes(changes: dict[str, Any], words: str) -> None:
     name = "quick_start_low_latency"
     host = {"serving_recipe_name": name, "serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8}
-    lines = render(fleet_plan(["a"], {"a": {**host, **changes}})).splitlines()
+    lines = render(valid(fleet_plan(["a"], {"a": {**host, **changes}}))).splitlines()
     assert f"  recipe     {name}-b200x8, {words.format(name)}" in lines
 
 
@@ -409,7 +410,7 @@ def test_several_instances_change_a_document() -> None:
         "serving_recipe_gpu_count": 8,
         "serving_recipe_gpus_per_instance": 4,
     }
-    text = render(fleet_plan(["a"], {"a": host}))
+    text = render(valid(fleet_plan(["a"], {"a": host})))
     assert "  recipe     blog9_low_latency-b200x8, based on the document blog9_low_latency" in text.splitlines()
     text = render(fleet_plan(["a"], {"a": {**host, "serving_recipe_gpus_per_instance": 8}}))
     assert "as the document blog9_low_latency has it" in text
@@ -451,7 +452,7 @@ REACHED: dict[str, Any] = {"verified": "", "description": None, "units": [], "un
 
 
 def revision_line(**variables: Any) -> str:
-    lines = render(fleet_plan(["a"], {"a": {**PLANNED, **variables}})).splitlines()
+    lines = render(valid(fleet_plan(["a"], {"a": {**PLANNED, **variables}}))).splitlines()
     place = next(place for place, line in enumerate(lines) if line.startswith("  revision"))
     rest = itertools.takewhile(lambda line: line.startswith("      "), lines[place + 1 :])
     return " ".join(line.strip() for line in [lines[place].removeprefix("  revision"), *rest])
@@ -460,7 +461,7 @@ def revision_line(**variables: Any) -> str:
 def test_the_plan_shows_the_commit_of_the_revision() -> None:
     answer = {"commit": COMMIT, "revision": "main"}
     assert revision_line(__plan_revision=answer) == f"main, now commit {COMMIT}"
-    plan = fleet_plan(["a"], {"a": {**PLANNED, "__plan_revision": answer}})
+    plan = valid(fleet_plan(["a"], {"a": {**PLANNED, "__plan_revision": answer}}))
     assert plan["groups"][0]["revision"] == {"name": "main", "commit": COMMIT}
     assert revision_line(model_weights_revision=COMMIT) == COMMIT
 
@@ -496,7 +497,7 @@ def test_one_host_queries_the_hub_for_each_revision() -> None:
     variables = {name: {**PLANNED, **values} for name, values in fleet.items()}
     variables["a"]["__plan_revision"] = {"commit": COMMIT}
     variables["other"]["__plan_revision"] = {"msg": "no revision v2"}
-    groups = fleet_plan([*fleet], variables)["groups"]
+    groups = valid(fleet_plan([*fleet], variables))["groups"]
     known = {host: group["revision"].get("commit") for group in groups for host in group["hosts"]}
     assert known == {
         "a": COMMIT,

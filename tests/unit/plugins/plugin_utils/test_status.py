@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status import make_status
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status_text import ROWS, age, render
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 TEMPLATES = ROOT / "playbooks/templates"
@@ -42,6 +43,7 @@ GPU = {
     "ecc_uncorrected": 0,
     "health": {"recovery_action": "None"},
 }
+NO_DRIVER = {"version": None, "kernel_module": None}
 UNREACHABLE = {"unreachable": True, "changed": False, "msg": "Task failed: Failed to connect to the host via ssh: x"}
 
 
@@ -108,7 +110,7 @@ def gateway(*hosts: str, **changes: Any) -> dict[str, Any]:
 
 
 def status(hosts: Mapping[str, Any], gateways: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    return make_status(hosts, gateways or {}, list(hosts), NOW)
+    return valid(make_status(hosts, gateways or {}, list(hosts), NOW))
 
 
 def only(answer: Any, gateways: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -259,7 +261,7 @@ def test_without_a_gateway_those_that_serve_are_in_service() -> None:
             "GPU 0 had 2 uncorrected memory errors.",
         ),
         (
-            look(driver={"state": "timeout", "message": "nvidia-smi gave no answer", "version": None}),
+            look(driver={**NO_DRIVER, "state": "timeout", "message": "nvidia-smi gave no answer"}),
             "degraded",
             "The driver is timeout: nvidia-smi gave no answer.",
         ),
@@ -540,7 +542,7 @@ gw1                    running  2/4         0        2          240 requests  4 
 
 
 def test_page_without_gateways_gpus_or_anything() -> None:
-    bare = look(0, release=None, fabric=None, driver={"state": "absent", "message": "no smi", "version": None})
+    bare = look(0, release=None, fabric=None, driver={**NO_DRIVER, "state": "absent", "message": "no smi"})
     assert "Gateways none" in page(status({"gpu1": bare})).text
     assert "0 of 0" in page(status({})).text
     unknown = {**GPU, "memory_used_mib": None, "memory_total_mib": None, "utilisation_percent": None}
