@@ -115,4 +115,9 @@ serving:
   type: list
   elements: str
   sample: [gpu1, gpu2]
+releases:
+  description: Names of the verified release, V(null) without one, and of the release to run, by host.
+  returned: success
+  type: dict
+  sample: {gpu1: {before: 3f786850e387, after: 89e6c98d9288}}
 """

@@ -354,4 +354,8 @@ def rollout_plan(
         "interrupted": {name: interrupted(host_plan["runs"]) for name, (host_plan, _platform) in hosts.items()},
         "away": {host.name: dict(host.away) for host in members},
         "steps": [list(step.hosts) for step in plan],
+        "releases": {
+            name: {"before": host_plan["runs"]["verified"] or None, "after": host_plan["wanted"]}
+            for name, (host_plan, _platform) in hosts.items()
+        },
     }

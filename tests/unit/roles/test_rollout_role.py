@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 HOSTS = ["gpu1", "gpu2"]
@@ -109,6 +111,72 @@ def test_every_host_of_a_failed_step_rolls_back(tmp_path: Path, gateway: dict[st
         other = next(name for name in HOSTS if name != host)
         assert f"In the same step, with results of their own: {other}.\n" in message
         assert "Not started: gpu3.\n" in message
+
+
+RELEASE = {
+    "name": "gpt-oss-120b-b200x8-low_latency",
+    "model": "openai/gpt-oss-120b",
+    "image": "registry.example.com/release:1",
+    "instances": [{"name": "serve-0", "unit": "trtllm-serve-0.service", "gpus": [0], "port": 8000}],
+    "engine_options": {},
+    "flags": {},
+}
+UNIT = {"name": "trtllm-serve-0.service", "release": "release-1", "active": "active"}
+HOST_PLAN = {
+    "runs": {"verified": "release-1", "description": RELEASE, "units": [UNIT]},
+    "wanted": "release-2",
+    "recipe": RELEASE,
+    "restart": False,
+    "alike": [],
+    "back": False,
+}
+
+
+def test_a_failed_rollout_leaves_its_result(tmp_path: Path) -> None:
+    """Steps of one host; the third host runs its release. The gateway does not answer any more after the plan."""
+    silent = {"failed": True, "msg": "No HAProxy answers."}
+    fakes = {"gateway_info": silent, "gateway_host": {"changed": True}, "rollout_lock": {"rollout": "now"}}
+    collection(tmp_path, fakes)
+    serving = {"serve-0": {**SERVING["serve-0"], "state": "is UP"}}
+    hosts = [*HOSTS, "gpu3"]
+    gateway = {"running": True, "hosts": dict.fromkeys(hosts, serving)}
+    arguments = {"gateways": [gateway], "batches": [1], "min_capacity": 50, "seconds": 60, "bake": 0}
+    plan = {"trtllm.fleet.rollout_plan": arguments, "register": "rollout_plan", "run_once": True}
+    done = {**HOST_PLAN, "wanted": "release-1"}
+    role = {"import_role": {"name": "trtllm.fleet.rollout", "tasks_from": "update"}}
+    plays = [
+        {"hosts": "gpu_hosts", "gather_facts": False, "tasks": [plan]},
+        {"hosts": HOSTS, "gather_facts": False, "serial": 1, "max_fail_percentage": 0, "tasks": [role]},
+    ]
+    given = {name: value for name, value in VARIABLES.items() if name not in ("rollout_plan", "trtllm_server_plan")}
+    members = {name: {"trtllm_server_plan": HOST_PLAN if name in HOSTS else done} for name in hosts}
+    groups = {"gpu_hosts": {"hosts": members}, "gateway": {"hosts": {"gateway1": None}}}
+    (tmp_path / "hosts.json").write_text(json.dumps({"all": {"vars": given, "children": groups}}))
+    (tmp_path / "callback_plugins").mkdir()
+    shutil.copy(ROOT / "playbooks/callback_plugins/trtllm_fleet_rollout.py", tmp_path / "callback_plugins")
+    (tmp_path / "rollout.yml").write_text(json.dumps(plays))
+    ended = subprocess.run(
+        ["ansible-playbook", "-i", "hosts.json", "rollout.yml"],
+        cwd=tmp_path,
+        env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(tmp_path), "ANSIBLE_HOST_PATTERN_MISMATCH": "ignore"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2, ended.stdout + ended.stderr
+    result = valid(json.loads((tmp_path / "fleet-rollout.json").read_text()))
+    assert (result["playbook"], result["state"], result["rollout"]) == ("rollout", "failed", "now")
+    assert (result["steps"], result["canaries"]) == ([["gpu1"], ["gpu2"]], ["gpu1"])
+    changes = {"before": "release-1", "after": "release-2"}
+    assert result["hosts"] == [
+        {"name": "gpu1", "step": 1, **changes, "state": "rolled_back"},
+        {"name": "gpu2", "step": 2, **changes, "state": "not_started"},
+        {"name": "gpu3", "step": None, "before": "release-1", "after": "release-1", "state": "unchanged"},
+    ], ended.stdout
+    (problem,) = result["problems"]
+    assert problem["host"] == "gpu1"
+    assert problem["task"].endswith("Fail if the host was not updated")
+    assert "The host serves its previous release release-1." in problem["message"]
 
 
 def test_each_host_rolls_back_to_its_release_before_the_rollout(tmp_path: Path) -> None:
