@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, Run, address, begin, docker, finish, lab
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 
 # The lab's key, in inventory/local.
 KEY = "lab-key-0123456789abcdef"
@@ -131,6 +132,11 @@ class Fleet:
         """Return clients of all gateways, with a total rate in requests/s."""
         urls = [f"https://{self.address(name)}/v1" for name in self.gateway_names]
         return Load(urls, KEY, MODEL, rate, **options)
+
+    def rollout_result(self) -> dict[str, Any]:
+        """Return what the last rollout or rollback wrote."""
+        written: dict[str, Any] = json.loads((REPO / "fleet-rollout.json").read_text())
+        return valid(written)
 
     def release(self, host: str) -> dict[str, Any]:
         """Return the running release of a host."""

@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, UNIT, Fleet, Run, begin, finish, lab
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 
 ENVIRONMENT = {**os.environ, "LAB_PREFIX": "bench-", "LAB_HOSTS": "1", "LAB_OS": "trixie", "LAB_GPU": "h200x8"}
 AIPERF = REPO / ".cache/aiperf"
@@ -92,7 +93,7 @@ class Benchmark:
     def result(self) -> dict[str, Any]:
         """Return the newest result."""
         document: dict[str, Any] = json.loads((self.results()[-1] / "result.json").read_text())
-        return document
+        return valid(document)
 
     def release(self) -> str:
         return self.host.shell("readlink /etc/trtllm-fleet/verified").strip()

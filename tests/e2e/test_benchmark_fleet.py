@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import Run
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import KEY, ONE, Fleet
 from ansible_collections.trtllm.fleet.tests.e2e.test_benchmark import AIPERF
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 
 FLEET = Fleet("measure-", gpus=2, gateways=1)
 GPUS = 8
@@ -42,7 +43,7 @@ class Measured:
         """Return the results since the last call by system under test, and remove them."""
         found = {}
         for path in self.folder.glob("*/result.json"):
-            document = json.loads(path.read_text())
+            document = valid(json.loads(path.read_text()))
             found[document["target"]["name"]] = document
             path.unlink()
         return found

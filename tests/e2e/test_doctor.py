@@ -15,6 +15,7 @@ import pytest
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import Fleet
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 
 # Debian 13 with eight H200, and a gateway with Debian 12.
 FLEET = Fleet("doctor-", gpus=1, gateways=1)
@@ -160,7 +161,7 @@ def causes(fleet: Fleet, path: Path, **variables: Any) -> list[str]:
     """Run the doctor and return the faults that follow from no other one, in its order."""
     run = fleet.play("doctor", doctor_file=str(path), doctor_fail_on="never", **variables)
     assert run.status == 0, run.output
-    report = json.loads(path.read_text())
+    report = valid(json.loads(path.read_text()))
     return [one["fault"] for one in report["faults"] if not one["consequence_of"] and one["fault"] not in ALWAYS]
 
 

@@ -19,6 +19,7 @@ from ansible_collections.trtllm.fleet.tests.e2e.conftest import Run, lab, wait_f
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import GUIDE, PREFIX, Dynamo, all_on, said
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_load import MODEL
 from ansible_collections.trtllm.fleet.tests.e2e.test_benchmark import AIPERF
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 
 HOST = f"{PREFIX}1"
 GPUS = 8
@@ -58,7 +59,7 @@ class Benchmark:
 
     def point(self) -> dict[str, Any]:
         """Return the only load of the newest result."""
-        (point,) = json.loads(max(self.folder.glob("*/result.json")).read_text())["points"]
+        (point,) = valid(json.loads(max(self.folder.glob("*/result.json")).read_text()))["points"]
         return dict(point)
 
 

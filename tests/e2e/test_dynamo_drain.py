@@ -9,6 +9,7 @@ from typing import Any
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import Run, docker, wait_for
 from ansible_collections.trtllm.fleet.tests.e2e.dynamo_fleet import MARK, Dynamo, changed, said
 from ansible_collections.trtllm.fleet.tests.e2e.fleet_load import Load
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 
 DRAIN, UNDRAIN = "playbooks/drain.yml", "playbooks/undrain.yml"
 
@@ -27,7 +28,7 @@ def status(dynamo: Dynamo) -> dict[str, Any]:
     """Return the status of the fleet: its hosts by name, and the summary."""
     files = {"status_file": str(dynamo.folder / "status.json"), "status_page": str(dynamo.folder / "status.html")}
     dynamo.deploy(playbook="playbooks/status.yml", **files)
-    found = json.loads((dynamo.folder / "status.json").read_text())
+    found = valid(json.loads((dynamo.folder / "status.json").read_text()))
     return {**{host["name"]: host for host in found["hosts"]}, "summary": found["summary"]}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, lab
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 
 PREFIX = "mixed-"
 # The GPUs of each host and the best recipe for them: GPUs per instance, MoE backend, KV cache type.
@@ -35,10 +37,10 @@ def six_hosts() -> Iterator[None]:
 
 def states(tmp_path: Path) -> dict[str, str]:
     """Return the planned state of each of the six hosts."""
-    file = tmp_path / "plan.yml"
+    file = tmp_path / "plan.json"
     run = HOSTS["b200x8"].playbook("playbooks/plan.yml", plan_file=str(file))
     assert run.status == 0, run.output
-    plan: dict[str, Any] = yaml.safe_load(file.read_text())
+    plan: dict[str, Any] = valid(json.loads(file.read_text()))
     return {host: now["state"] for group in plan["groups"] for now in group["now"] for host in now["hosts"]}
 
 

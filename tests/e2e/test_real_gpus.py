@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import CONTAINER, REPO, UNIT, Fleet, Run, docker, lab, wait_for
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 
 KIND = os.environ.get("LAB_GPU", "real")
 ACCEPTANCE = os.environ.get("REAL_GPUS_ACCEPTANCE", "quick")
@@ -117,7 +118,7 @@ def status(fleet: Fleet, name: str) -> dict[str, Any]:
     written = REPO / ".cache" / f"{name}.json"
     written.parent.mkdir(exist_ok=True)
     play(fleet, "playbooks/status.yml", log=f"status_{name}", status_file=str(written), status_page=f"{written}.html")
-    (row,) = json.loads(keep(f"status_{name}.json", written.read_text()))["hosts"]
+    (row,) = valid(json.loads(keep(f"status_{name}.json", written.read_text())))["hosts"]
     return dict(row)
 
 
@@ -266,7 +267,7 @@ def test_an_xid_of_a_program_is_named_and_nothing_is_restarted(fleet: Fleet) -> 
     assert has_gpu(fleet)
     report = REPO / ".cache" / "real_faults.json"
     assert play(fleet, "playbooks/doctor.yml", log="doctor_program", doctor_file=str(report)).status == 0
-    faults = json.loads(keep("doctor_program.json", report.read_text()))["faults"]
+    faults = valid(json.loads(keep("doctor_program.json", report.read_text())))["faults"]
     assert "gpu_program_error" in [one["fault"] for one in faults], faults
     assert play(fleet, "playbooks/repair.yml", "--check", log="repair_program", repair_mode="restart").status == 0
 

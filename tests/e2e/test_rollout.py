@@ -41,6 +41,7 @@ def test_second_run_updates_nothing(fleet: Fleet) -> None:
     run = fleet.play("rollout", **TWO)
     assert run.status == 0, run.output
     assert f"0 of {fleet.gpus} hosts are updated" in run.output
+    assert {host["state"] for host in fleet.rollout_result()["hosts"]} == {"unchanged"}
     assert fleet.releases() == before
 
 
@@ -81,6 +82,10 @@ def test_bad_release_is_rolled_back(fleet: Fleet, bad: dict[str, Any], cause: st
     assert run.status != 0
     assert cause in run.output
     assert "The host serves its previous release" in run.output
+    result = fleet.rollout_result()
+    assert result["state"] == "failed"
+    assert {host["state"] for host in result["hosts"]} == {"rolled_back", "not_started"}
+    assert cause in result["problems"][0]["message"]
     assert load.errors() == {}
     assert fleet.releases() == before
     assert fleet.in_service() == fleet.all_instances

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import CONTAINER, UNIT, Fleet, lab, wait_for
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 
 ENVIRONMENT = {**os.environ, "LAB_PREFIX": "heal-", "LAB_HOSTS": "1"}
 WATCHDOG = UNIT.replace("trtllm-", "trtllm-watch-")
@@ -78,7 +79,7 @@ def status(host: Fleet, folder: Path) -> dict[str, Any]:
     written = {"status_file": str(folder / "status.json"), "status_page": str(folder / "status.html")}
     run = host.playbook("playbooks/status.yml", **written)
     assert run.status == 0, run.output
-    (row,) = json.loads((folder / "status.json").read_text())["hosts"]
+    (row,) = valid(json.loads((folder / "status.json").read_text()))["hosts"]
     return dict(row)
 
 

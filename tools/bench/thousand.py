@@ -119,7 +119,7 @@ def gateway(folder: Path) -> Path:
 
 def arguments(folder: Path, name: str) -> list[str]:
     """Return the arguments of ansible-playbook for one of PLAYBOOKS."""
-    given = [*PLAYBOOKS[name], "--extra-vars", json.dumps({"plan_file": str(folder / "plan.yml")})]
+    given = [*PLAYBOOKS[name], "--extra-vars", json.dumps({"plan_file": str(folder / "plan.json")})]
     return [*given, "--extra-vars", json.dumps(RESULTS)] if name == "rollout plan" else given
 
 

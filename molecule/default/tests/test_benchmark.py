@@ -4,6 +4,7 @@ import json
 import os
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 
 SHAPE = {"concurrency": [2, 4], "input_tokens": 64, "output_tokens": 16}
 
@@ -18,7 +19,7 @@ def test_both_hosts_are_measured(tmp_path):
         benchmark_repeat=2,
     )
     assert run.status == 0, run.output
-    results = {one["target"]["name"]: one for one in map(json.loads, (path.read_text() for path in files(tmp_path)))}
+    results = {one["target"]["name"]: one for one in map(read, files(tmp_path))}
     assert set(results) == {"default-1-serve-0", "default-2-serve-0"}
     for name, result in results.items():
         counts = [point["requests"] for point in result["points"]]
@@ -28,6 +29,10 @@ def test_both_hosts_are_measured(tmp_path):
         assert ran_on["digest"].startswith("sha256:")
         assert ran_on["gpus"]["count"] == 8
         assert "data:image/svg+xml" in (tmp_path / result["name"] / "report.html").read_text()
+
+
+def read(path):
+    return valid(json.loads(path.read_text()))
 
 
 def files(folder):

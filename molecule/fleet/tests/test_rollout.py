@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 from ansible_collections.trtllm.fleet.tests.e2e.rollout_fleet import REPO, Fleet
+from ansible_collections.trtllm.fleet.tests.schemas import valid
 
 FLEET = Fleet("fleet-", gpus=2, gateways=1)
 
@@ -13,9 +14,15 @@ def drift(path: Path) -> dict[str, list[str]]:
     """Return the drift of each host; each must have a record that holds."""
     run = FLEET.play("status", status_file=str(path / "status.json"), status_page=str(path / "status.html"))
     assert run.status == 0, run.output
-    hosts = json.loads((path / "status.json").read_text())["hosts"]
+    hosts = valid(json.loads((path / "status.json").read_text()))["hosts"]
     assert all(host["recorded"] for host in hosts)
     return {host["name"]: [one["sentence"] for one in host["drift"]] for host in hosts}
+
+
+def states() -> tuple[str, str, set[str]]:
+    """Return playbook and state of the last rollout or rollback, and the states of its hosts."""
+    result = FLEET.rollout_result()
+    return result["playbook"], result["state"], {host["state"] for host in result["hosts"]}
 
 
 def test_rollout_and_rollback_lose_nothing(tmp_path: Path) -> None:
@@ -29,10 +36,12 @@ def test_rollout_and_rollback_lose_nothing(tmp_path: Path) -> None:
     with FLEET.load(5, long_tokens=10000) as load:
         out = FLEET.play("rollout", serving_recipe_engine_options={"max_num_tokens": 4096})
         assert out.status == 0, out.output
+        assert states() == ("rollout", "complete", {"updated"})
         assert [FLEET.release(host)["engine_options"]["max_num_tokens"] for host in FLEET.gpu_names] == [4096, 4096]
         assert drift(tmp_path) == none
         back = FLEET.play("rollback")
         assert back.status == 0, back.output
+        assert states() == ("rollback", "complete", {"updated"})
         assert drift(tmp_path) == none
     assert load.errors() == {}
     assert len(load.since(0)) > 100
