@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.documents import VERSIONS, identified
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import fleet_plan
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.status import make_status
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.trial import pooled
 from ansible_collections.trtllm.fleet.tests.schemas import SCHEMAS, valid
 from ansible_collections.trtllm.fleet.tests.unit.benchmark_sample import SUBJECT, document
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+from ansible_collections.trtllm.fleet.tests.unit.plugins.modules.test_host_status import Machine
 
 GPUS = {"serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8}
 SEVERAL = [
@@ -93,6 +96,12 @@ def test_readers_may_get_new_keys_and_tests_may_not() -> None:
         valid(plan)
 
 
+@pytest.mark.parametrize("time", ["yesterday", "2026-11-29T08:00:00"])
+def test_a_time_has_a_time_zone(tmp_path: Path, time: str) -> None:
+    with pytest.raises(AssertionError, match="is not a 'date-time'"):
+        valid({**document(tmp_path), "started": time})
+
+
 @pytest.mark.parametrize("release", [None, {"unreachable": True, "msg": "x"}, RUNNING], ids=["asked", "lost", "runs"])
 @pytest.mark.parametrize("asked", ASKED)
 def test_plans(asked: str, release: Any) -> None:
@@ -140,6 +149,22 @@ def test_benchmarks_that_an_objective_stopped(tmp_path: Path) -> None:
 
 def test_pooled_benchmarks(tmp_path: Path) -> None:
     valid(pooled([document(tmp_path / str(seed), seed=seed) for seed in (1, 2)], "variation"))
+
+
+@pytest.mark.parametrize("serves", [False, True])
+@pytest.mark.parametrize("driver", ["answers", "hangs"])
+def test_statuses_of_what_the_module_returns(tmp_path: Path, serves: bool, driver: str) -> None:
+    machine = Machine(tmp_path, port=1)
+    if serves:
+        machine.serve()
+        machine.end_run()
+        (tmp_path / "etc").mkdir(exist_ok=True)
+        (tmp_path / "etc/a").write_text("changed by hand")
+    if driver == "hangs":
+        machine.broken["nvidia-smi"] = CommandResult(None, "")
+    answers = {"gpu1": machine.gather(), "gpu2": {"unreachable": True, "msg": "no route"}}
+    status = valid(make_status(answers, {"gateway1": {"msg": "no answer"}}, ["gpu1"], "2026-11-29T08:00:00+00:00"))
+    assert [host["verdict"] for host in status["hosts"]] == ["down" if serves else "nothing", "unreachable"]
 
 
 def test_the_page_names_each_document() -> None:

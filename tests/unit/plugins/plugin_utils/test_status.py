@@ -33,17 +33,44 @@ RELEASE: dict[str, Any] = {
     "overrides": {"max_batch_size": 128},
     "served_model": "gpt-oss-120b",
 }
+HEALTH = {
+    "recovery_action": "None",
+    "sram_threshold_exceeded": False,
+    "unrepairable_memory": False,
+    "repair_pending": False,
+    "remap_pending": False,
+    "remap_failed": False,
+    "slowdowns": [],
+    "temperature_left": 26,
+    "pcie_width": 16,
+    "pcie_width_max": 16,
+}
 GPU = {
     "index": 0,
+    "address": "0000:00:06.0",
+    "uuid": "GPU-1203d3bf-9df4-4422-280a-f1429c0bdf2b",
     "product_name": "NVIDIA H200",
+    "mig": False,
+    "ecc": True,
+    "persistence_mode": True,
+    "fabric_state": "Completed",
+    "fabric_status": "Success",
     "memory_used_mib": 71885,
     "memory_total_mib": 143771,
     "utilisation_percent": 87,
     "temperature": 61,
     "ecc_uncorrected": 0,
-    "health": {"recovery_action": "None"},
+    "health": HEALTH,
 }
-NO_DRIVER = {"version": None, "kernel_module": None}
+DRIVER = {
+    "installed": True,
+    "state": "ok",
+    "message": "",
+    "version": "580.159.04",
+    "cuda_version": "13.0",
+    "kernel_module": "580.159.04",
+}
+NO_DRIVER = {**DRIVER, "version": None, "kernel_module": None}
 UNREACHABLE = {"unreachable": True, "changed": False, "msg": "Task failed: Failed to connect to the host via ssh: x"}
 
 
@@ -82,7 +109,7 @@ def look(instances: int = 2, **changes: Any) -> dict[str, Any]:
             }
             for place, name in enumerate(names)
         ],
-        "driver": {"state": "ok", "message": "", "version": "580.159.04", "kernel_module": "580.159.04"},
+        "driver": DRIVER,
         "fabric": "Completed",
         "gpus": [dict(GPU, index=place) for place in range(instances)],
         "missing": [],
@@ -138,7 +165,7 @@ def component(name: str, **changes: Any) -> dict[str, Any]:
         "healthy": None if name in ("etcd", "nats") else True,
         "answer": "HTTP 200",
         "healed": None,
-        "connections": 0,
+        "namespace": None,
     }
     return {**found, **changes}
 
@@ -251,7 +278,7 @@ def test_without_a_gateway_those_that_serve_are_in_service() -> None:
         (look(missing=["0000:00:09.0"]), "degraded", "These GPUs do not work: 0000:00:09.0."),
         (look(fabric="In Progress"), "degraded", "The NVLink fabric is not ready: In Progress."),
         (
-            look(gpus=[dict(GPU, health={"recovery_action": "Reset"})]),
+            look(gpus=[{**GPU, "health": {**HEALTH, "recovery_action": "Reset"}}]),
             "degraded",
             "GPU 0 needs a recovery action: Reset.",
         ),
