@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -20,14 +21,16 @@ HERE = {"ansible_connection": "local", "ansible_become": False, "ansible_python_
 MISSPELT = {**HERE, "serving_recipe_modl": "openai/gpt-oss-20b"}
 
 
-def played(folder: Path, playbook: str, host: dict[str, Any] | None, *options: str) -> subprocess.CompletedProcess[str]:
+def played(
+    folder: Path, playbook: str, host: dict[str, Any] | None, *options: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run a playbook in a folder, for one GPU host; None leaves the group empty."""
     hosts = {"gpu_hosts": {"hosts": {"gpu1": host} if host else {}}}
     (folder / "hosts.json").write_text(json.dumps(hosts))
     return subprocess.run(
         ["ansible-playbook", "-i", "hosts.json", f"trtllm.fleet.{playbook}", *options],
         cwd=folder,
-        env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections")},
+        env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), **environment},
         capture_output=True,
         text=True,
         timeout=120,
@@ -73,3 +76,14 @@ def test_a_rollout_that_ends_before_its_plan_leaves_its_problems(tmp_path: Path)
     assert (result["playbook"], result["state"], result["hosts"]) == ("rollout", "failed", [])
     (problem,) = result["problems"]
     assert problem["message"] == "gpu1 sets serving_recipe_modl; no role knows it. Set serving_recipe_model."
+
+
+def test_a_report_for_ci_systems_has_the_failure_and_no_arguments(tmp_path: Path) -> None:
+    settings = {"ANSIBLE_CALLBACKS_ENABLED": "ansible.builtin.junit", "JUNIT_OUTPUT_DIR": str(tmp_path / "junit")}
+    host = {**MISSPELT, "model_weights_token": "hf_canary"}
+    played(tmp_path, "rollout", host, JUNIT_HIDE_TASK_ARGUMENTS="true", **settings)
+    (report,) = (tmp_path / "junit").glob("*.xml")
+    text = report.read_text()
+    (failure,) = ElementTree.fromstring(text).iter("failure")
+    assert "gpu1 sets serving_recipe_modl; no role knows it." in (failure.get("message") or "")
+    assert "hf_canary" not in text
