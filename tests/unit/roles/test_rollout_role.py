@@ -135,7 +135,11 @@ HOST_PLAN = {
 def test_a_failed_rollout_leaves_its_result(tmp_path: Path) -> None:
     """Steps of one host; the third host runs its release. The gateway does not answer any more after the plan."""
     silent = {"failed": True, "msg": "No HAProxy answers."}
-    fakes = {"gateway_info": silent, "gateway_host": {"changed": True}, "rollout_lock": {"rollout": "now"}}
+    fakes: dict[str, dict[str, Any]] = {
+        "gateway_info": silent,
+        "gateway_host": {"changed": True},
+        "rollout_lock": {"rollout": "now"},
+    }
     collection(tmp_path, fakes)
     serving = {"serve-0": {**SERVING["serve-0"], "state": "is UP"}}
     hosts = [*HOSTS, "gpu3"]
