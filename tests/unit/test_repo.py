@@ -36,7 +36,19 @@ def specs_of(role: Path) -> dict[str, Any]:
 def test_specs_and_defaults_agree(role: Path) -> None:
     options = {name: spec for entry in specs_of(role).values() for name, spec in (entry.get("options") or {}).items()}
     specified = {name: spec.get("default") for name, spec in options.items() if not spec.get("required")}
-    assert specified == (read(role / "defaults/main.yml") or {})
+    defaults = read(role / "defaults/main.yml") or {}
+    # antsibull-docs rejects a template as the default of a number or of a dictionary; the description has it.
+    described = {
+        name
+        for name, option in options.items()
+        if "default" not in option
+        and str(defaults.get(name)).startswith("{{")
+        and "by default" in str(option["description"]).lower()
+    }
+    assert specified.keys() == defaults.keys()
+    assert {name: value for name, value in specified.items() if name not in described} == {
+        name: value for name, value in defaults.items() if name not in described
+    }
 
 
 @role

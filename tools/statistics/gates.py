@@ -74,6 +74,8 @@ def row(spread: float, loads: int, rounds: int, count: int, seed: int) -> dict[s
 def page(rows: Sequence[dict[str, float]], count: int) -> str:
     """Return the table for the document."""
     lines = [
+        "# Figures of the gates",
+        "",
         "<!-- Written by `make check-statistics`. -->",
         "",
         "| Loads | Rounds | Spread of rounds | Equal runs stopped | Slower by | Stopped |",

@@ -71,6 +71,8 @@ def table(spreads: Sequence[float], count: int, seed: int) -> list[dict[str, flo
 def page(rows: Sequence[Mapping[str, float]], count: int) -> str:
     """Return the table for the document."""
     lines = [
+        "# Figures of tuning",
+        "",
         "<!-- Written by `make check-statistics`. -->",
         "",
         f"| Spread between starts | Confirmed without any gain | A gain of {GAIN:.0%} confirmed | Detectable gain |",
