@@ -24,8 +24,8 @@ demo: lab-up ## Deploy verified endpoints to simulated GPU hosts (LAB_HOSTS=1 LA
 	@cat lab/demo.txt
 
 .PHONY: test
-test: $(venv) ## Run lint, sanity, host-unit and integration while the lab is built, then unit and molecule
-	@$(MAKE) --jobs=2 checks STEPS="lint sanity host-unit integration" lab-images
+test: $(venv) ## Run lint, sanity, host-unit, integration and check-docs-site while the lab is built, then unit and molecule
+	@$(MAKE) --jobs=2 checks STEPS="lint sanity host-unit integration check-docs-site" lab-images
 	@$(call timed,unit)
 	@$(call timed,molecule)
 	@echo "==> all passed"
@@ -187,6 +187,15 @@ docs: $(venv) ## Write the generated documents
 .PHONY: tour
 tour: $(venv) browser ## Run the commands of docs/tour.md on lab hosts and write its pictures (10 min)
 	PYTHONPATH=collections python -m tools.tour
+
+.PHONY: docs-site
+docs-site: $(venv) ## Build the documentation site in .cache/docs-site/html (1 to 2 min)
+	PYTHONPATH=collections python -m tools.docs_site
+
+.PHONY: check-docs-site
+check-docs-site: docs-site browser ## Build the documentation site, and test its links, its search and its look in a browser
+	.cache/sphinx/bin/antsibull-docs lint-collection-docs --plugin-docs .
+	pytest tests/docs_site
 
 .PHONY: counts
 counts: $(venv) ## Count size, indirection and words that the style guide replaces

@@ -14,7 +14,7 @@ mkdir -p "$copy" "$bin" "$cache/home/.ansible/test/cache"
 
 # Copy what git would commit, without deleted files and without the link to the checkout itself. Lab, Molecule, tools and their tests are not part of
 # the collection; `make lint` and `make unit` check them. Tests of modules read the lab's captures.
-excluded=(':!collections' ':!lab' ':!molecule' ':!tools' ':!tests/e2e' ':!tests/unit/lab' ':!tests/unit/tools' ':!conftest.py')
+excluded=(':!collections' ':!lab' ':!molecule' ':!tools' ':!tests/docs_site' ':!docs/docsite/conf.py' ':!tests/e2e' ':!tests/unit/lab' ':!tests/unit/tools' ':!conftest.py')
 list() { git ls-files -z --cached --others --exclude-standard -- "$@"; }
 { list "${excluded[@]}" && list lab/origin/packages/captures; } |
   while IFS= read -r -d '' file; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install the distribution's Chromium for tests/unit/plugins/plugin_utils/test_report_pages.py.
+# Install the distribution's Chromium for tests of HTML pages: tests/unit/browser.py.
 set -euo pipefail
 
 if command -v chromium > /dev/null; then exit; fi

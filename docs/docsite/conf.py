@@ -29,6 +29,7 @@ myst_heading_anchors = 6
 html_theme = "furo"
 html_title = f"{project} {version}"
 html_static_path = ["static"]
+html_favicon = "static/icon.svg"
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
