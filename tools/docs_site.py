@@ -86,16 +86,21 @@ def with_links(text: str, page: str, repository: str) -> str:
     return LINK.sub(link, text)
 
 
-def without_repeats(page: str, role: str) -> str:
-    """Return the page of a role on which only entry point main has the parameters that others share with it."""
+def role_page(page: str, role: str) -> str:
+    """Return the page of a role in the order of its README, with shared parameters in entry point main only."""
     specs = role_specs(ROOT / "roles" / role)
+    label = f"ansible_collections.{COLLECTION}.{role}_role__entrypoint-"
+    body, mark, links = page.partition(".. Extra links\n")
+    head, *sections = re.split(rf"^\.\. _{re.escape(label)}(\w+):\n", body, flags=re.MULTILINE)
+    texts = dict(zip(sections[::2], sections[1::2], strict=True))
     for entry in specs:
         if repeats_main(specs, entry):
-            section = rf"(__entrypoint-{entry}:\n(?:.*\n)*?\.\. Options\n)(?:.*\n)*?(?=\.\. Attributes\n)"
-            link = f":ref:`entry point main <ansible_collections.{COLLECTION}.{role}_role__entrypoint-main>`"
-            page = re.sub(section, rf"\1\nIt has the parameters of {link}.\n\n", page, count=1)
-            page = page.replace(rf"{role}#role:{entry}:".replace("_", r"\_"), rf"{role}#role:main:".replace("_", r"\_"))
-    return page
+            shared = f"It has the parameters of :ref:`entry point main <{label}main>`."
+            texts[entry] = re.sub(
+                r"(?<=\.\. Options\n)(?:.*\n)*?(?=\.\. Attributes\n)", f"\n{shared}\n\n", texts[entry]
+            )
+            texts[entry] = texts[entry].replace(f"#role:{entry}:".replace("_", r"\_"), "#role:main:")
+    return "".join([head, *(f".. _{label}{entry}:\n{texts[entry]}" for entry in specs), mark, links])
 
 
 def toctree(pages: list[str], *options: str) -> str:
@@ -158,7 +163,7 @@ def write_reference(programs: Path) -> None:
     for page in folder.glob("*.rst"):
         text = REPEATED.sub("", page.read_text(encoding="utf-8"))
         role = page.stem.removesuffix("_role")
-        page.write_text(text if role == page.stem else without_repeats(text, role), encoding="utf-8")
+        page.write_text(text if role == page.stem else role_page(text, role), encoding="utf-8")
     for name, (title, kinds) in REFERENCE.items():
         (SOURCE / name).write_text(reference_page(title, kinds), encoding="utf-8")
 

@@ -36,14 +36,17 @@ def test_link(page: str, link: str, expected: str) -> None:
     assert docs_site.with_links(f"See [that]({link}).", page, REPOSITORY) == f"See [that]({expected})."
 
 
-def test_page_of_a_role_has_shared_parameters_once() -> None:
+def test_page_of_a_role_begins_with_main_and_has_shared_parameters_once() -> None:
     def entry(name: str) -> str:
-        label = f".. _ansible_collections.trtllm.fleet.host_health_role__entrypoint-{name}:\n"
-        option = rf":ansopt:`trtllm.fleet.host\_health#role:{name}:host\_health\_listen\_address`"
+        label = f".. _ansible_collections.trtllm.fleet.dynamo_role__entrypoint-{name}:\n"
+        option = rf":ansopt:`trtllm.fleet.dynamo#role:{name}:dynamo\_image`".replace("select_repair", r"select\_repair")
         return f"{label}\n{name} uses {option}.\n\n.. Options\n\nParameters of {name}\n\n.. Attributes\n\n"
 
-    page = docs_site.without_repeats(entry("main") + entry("remove"), "host_health")
-    assert page.startswith(entry("main"))
-    assert "Parameters of remove" not in page
-    assert ":ref:`entry point main <ansible_collections.trtllm.fleet.host_health_role__entrypoint-main>`" in page
-    assert r"remove uses :ansopt:`trtllm.fleet.host\_health#role:main:host\_health\_listen\_address`" in page
+    names = docs_site.role_specs(docs_site.ROOT / "roles/dynamo")
+    page = docs_site.role_page("Title\n" + "".join(map(entry, sorted(names))) + ".. Extra links\nLinks\n", "dynamo")
+    assert page.startswith("Title\n" + entry("main"))
+    assert page.endswith("\n.. Extra links\nLinks\n")
+    assert "Parameters of remove" in page
+    assert "Parameters of select_repair" not in page
+    assert ":ref:`entry point main <ansible_collections.trtllm.fleet.dynamo_role__entrypoint-main>`" in page
+    assert r"select_repair uses :ansopt:`trtllm.fleet.dynamo#role:main:dynamo\_image`" in page
