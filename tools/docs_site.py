@@ -157,7 +157,7 @@ def write_reference(programs: Path) -> None:
     """Write the pages of roles, modules, filters and lookups with antsibull-docs."""
     folder = SOURCE / "reference/collection"
     folder.mkdir(mode=0o755)
-    build = [programs / "antsibull-docs", "collection-plugins", "--use-current", "--fail-on-error"]
+    build: list[str | Path] = [programs / "antsibull-docs", "collection-plugins", "--use-current", "--fail-on-error"]
     subprocess.run([*build, "--no-add-antsibull-docs-version", "--dest-dir", folder, COLLECTION], cwd=ROOT, check=True)
     (folder / "environment_variables.rst").unlink()
     for page in folder.glob("*.rst"):
@@ -173,7 +173,14 @@ def main() -> None:
     programs = prepared("sphinx", re.findall(r"^\S+==\S+$", pins, re.MULTILINE)) / "bin"
     write_source()
     write_reference(programs)
-    build = [programs / "sphinx-build", "--fail-on-warning", "--keep-going", "--quiet", "--jobs", "auto"]
+    build: list[str | Path] = [
+        programs / "sphinx-build",
+        "--fail-on-warning",
+        "--keep-going",
+        "--quiet",
+        "--jobs",
+        "auto",
+    ]
     build += ["-c", ROOT / DOCSITE, "--doctree-dir", SITE / "doctrees", SOURCE, SITE / "html"]
     if status := subprocess.run(build).returncode:
         sys.exit(status)

@@ -127,11 +127,13 @@ def test_page_is_readable_on_a_phone_in_both_schemes(browser: Browser, address: 
     tab.on("pageerror", lambda error: troubles.append(str(error)))
     tab.goto(f"{address}/{name}.html")
     schemes: list[Any] = ["light", "dark"]
+    # The theme lets this element scroll instead of the page. Tables and code have to scroll by themselves.
+    content = "(element) => [element.scrollWidth, element.clientWidth]"
+    assert tab.locator(".content").evaluate(content) == [PHONE["width"], PHONE["width"]]
     grounds = []
     for scheme in schemes:
         tab.emulate_media(color_scheme=scheme)
         found = tab.evaluate(LOOK)
-        assert found["width"] == PHONE["width"], "a table or a line scrolls the page"
         pale = [one for one in found["texts"] if contrast(one["ink"], one["ground"]) < LEAST_CONTRAST]
         assert pale == [], scheme
         grounds.append(found["texts"][0]["ground"])
