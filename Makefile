@@ -82,7 +82,11 @@ molecule: $(venv) ## Run Molecule scenarios on lab hosts (SCENARIO="default air_
 
 .PHONY: faults
 faults: $(venv) ## Run end-to-end tests on lab hosts: check mode, faults, recovery, secrets (hours)
-	pytest -vv tests/e2e $(addprefix --ignore tests/e2e/,test_rollout_faults.py test_rollout_load.py test_normal_life.py test_real_gpus.py test_real_gpu_fleet.py)
+	pytest -vv tests/e2e $(addprefix --ignore tests/e2e/,test_rollout_faults.py test_rollout_load.py test_normal_life.py test_real_gpus.py test_real_gpu_fleet.py test_fresh_machine.py)
+
+.PHONY: fresh-machines
+fresh-machines: $(venv) ## Run README's quick start on fresh Debian 12 and 13, and Debian configured as Ubuntu 24.04 (15 min each)
+	pytest -vv --capture=no tests/e2e/test_fresh_machine.py
 
 .PHONY: faults-rollout
 faults-rollout: $(venv) ## Test all faults at all moments of a rollout, write docs/test-results/rollout-faults.md (2 h)

@@ -65,7 +65,6 @@ class Tour:
             **os.environ,
             **LAB,
             "ANSIBLE_FORCE_COLOR": "true",
-            "ANSIBLE_CALLBACKS_ENABLED": "",
             "TRTLLM_FLEET_TIMELINE_DIRECTORY": str(folder),
             # Legs of the lab take seconds, those of real hosts minutes.
             "TRTLLM_FLEET_PROGRESS_SECONDS": "5",
