@@ -54,8 +54,12 @@ browser: ## Install Chromium for the tests of HTML pages
 promtool: ## Unpack promtool and amtool for the tests of role monitoring
 	tools/promtool.sh
 
+.PHONY: gpg
+gpg: ## Check that gpg is installed, which signs releases, also those of unit tests
+	@command -v gpg > /dev/null || { echo "gpg is not installed; releases are signed with it. Run: apt-get install gnupg." >&2; exit 1; }
+
 .PHONY: unit
-unit: $(venv) browser promtool ## Run unit tests, and check that generated documents are current
+unit: $(venv) browser promtool gpg ## Run unit tests, and check that generated documents are current
 	tools/inventories.sh
 	pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
@@ -208,6 +212,21 @@ counts: $(venv) ## Count size, indirection and words that the style guide replac
 .PHONY: locks
 locks: $(venv) ## Write the locks of the Python programs that roles install
 	python -m tools.lock
+
+.PHONY: build
+build: $(venv) ## Build the collection's tarball of the current commit in dist/, the same bytes each time
+	python -m tools.build
+
+.PHONY: galaxy
+galaxy: $(venv) ## Check the tarball with galaxy-importer and the plugin documentation with antsibull-docs
+	python -m tools.galaxy
+
+.PHONY: release
+release: $(venv) gpg ## Make a release in dist/ and tag it, without publishing it (VERSION=1.0.0 KEY=secret key of gpg)
+	@python -m tools.release "$(VERSION)" --key "$(KEY)" --check
+	@$(call timed,sanity)
+	@$(call timed,galaxy)
+	@python -m tools.release "$(VERSION)" --key "$(KEY)"
 
 .PHONY: lab-images
 lab-images: $(venv) ## Build the lab's images and start its origin, without hosts
