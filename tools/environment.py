@@ -29,3 +29,9 @@ def prepared(name: str, packages: Sequence[str], pins: Path | None = None) -> Pa
         subprocess.run([*pip, *(["--constraint", str(pins)] if pins else []), *packages], check=True)
         stamp.write_text(wanted, encoding="utf-8")
     return folder
+
+
+def pinned(name: str) -> Path:
+    """Return the environment ``.cache/NAME`` with the packages of tools/NAME.txt, as `prepared` does."""
+    lines = (ROOT / f"tools/{name}.txt").read_text(encoding="utf-8").splitlines()
+    return prepared(name, [line for line in lines if not line.startswith("#")])

@@ -26,7 +26,7 @@ import yaml
 from semantic_version import Version
 
 from tools.build import DIST, ROOT, build, output
-from tools.environment import prepared
+from tools.environment import pinned
 
 BRANCH = "main"
 SECURITY = "SECURITY.md"
@@ -146,14 +146,9 @@ def write_version(tree: Path, version: str) -> None:
     output(["git", "commit", "--quiet", "--no-verify", "--message", f"release: Write the changelog of {version}"], tree)
 
 
-def requirements() -> list[str]:
-    """Return the packages that the documents need."""
-    return [line for line in (ROOT / "tools/release.txt").read_text().splitlines() if not line.startswith("#")]
-
-
 def write_documents(tree: Path, folder: Path, release: Release) -> None:
     """Write the CycloneDX documents of a work tree."""
-    environment = prepared("release", requirements())
+    environment = pinned("release")
     time = output(["git", "log", "-1", "--format=%ct"], tree)
     command = [str(environment / "bin/python"), "-m", "tools.sbom", "--python", sys.executable, "--time", time]
     files = [str(folder / release.name(f"-{part}.cdx.json")) for part in ("control-node", "hosts")]

@@ -23,8 +23,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data imp
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 from tools import lock
 from tools.build import build
-from tools.environment import prepared
-from tools.release import requirements
+from tools.environment import pinned
 
 VERSION = "97.0.0"
 KEY = "rehearsal@example.com"
@@ -67,7 +66,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
     (folder / ".cache").mkdir()
-    (folder / ".cache/release").symlink_to(prepared("release", requirements()))
+    (folder / ".cache/release").symlink_to(pinned("release"))
     # gpg's sockets need a short path.
     with tempfile.TemporaryDirectory() as home:
         identity = {f"GIT_{role}_{name}": "rehearsal" for role in ("AUTHOR", "COMMITTER") for name in ("NAME", "EMAIL")}
