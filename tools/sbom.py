@@ -294,7 +294,7 @@ def control_node(python: Path) -> Bom:
         raise SystemExit(f"{python} lacks {', '.join(missing)} of requirements.txt. Run: make venv.")
     for name in installed.keys() - pins:
         bom.components.discard(installed[name])
-    # What else is installed, such as pip, is no dependency either.
+    # Packages such as pip are installed without being pinned.
     refs = {each.bom_ref for each in bom.components}
     bom.dependencies = (
         Dependency(each.ref, [on for on in each.dependencies if on.ref in refs])

@@ -61,7 +61,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     folder = tmp_path_factory.mktemp("release") / "fleet"
     names = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
     for name in names.splitlines():
-        # A link to the environment of the checkout is no file of the project.
+        # A link to another environment does not belong to the project.
         if os.path.lexists(ROOT / name) and name != ".venv":
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
@@ -129,7 +129,7 @@ def verify(copy: Copy, dist: Path, keyring: Path, place: Path) -> subprocess.Com
         ("1.0", KEY, "VERSION is '1.0'; a semantic version"),
         ("v1.0.0", KEY, "VERSION is 'v1.0.0'; a semantic version"),
         (VERSION, "", "KEY is empty"),
-        (VERSION, "nobody@example.com", "KEY is nobody@example.com; gpg has no such secret key"),
+        (VERSION, "other@example.com", "KEY is other@example.com; gpg has no such secret key"),
     ],
 )
 def test_wrong_arguments_are_refused(copy: Copy, version: str, key: str, said: str) -> None:
@@ -306,7 +306,7 @@ def test_installed_collection_runs_from_its_own_directories(
 def test_changed_tarball_is_rejected(copy: Copy, dist: Path, tmp_path: Path) -> None:
     name = f"trtllm-fleet-{VERSION}.tar.gz"
     shutil.copytree(dist, tmp_path, dirs_exist_ok=True)
-    changes = {"playbooks/site.yml": b"# A line of somebody else.\n"}
+    changes = {"playbooks/site.yml": b"# Added.\n"}
     (tmp_path / name).write_bytes(changed(dist / name, changes))
     done = install(copy, tmp_path / name, tmp_path)
     assert done.returncode != 0
@@ -314,7 +314,7 @@ def test_changed_tarball_is_rejected(copy: Copy, dist: Path, tmp_path: Path) -> 
     assert f"{name}: FAILED" in copy.run("sh", "-c", f"cd {tmp_path} && sha256sum --check SHA256SUMS").stdout
 
 
-def test_tarball_of_somebody_else_is_rejected(copy: Copy, dist: Path, keyring: Path, tmp_path: Path) -> None:
+def test_tarball_with_another_manifest_is_rejected(copy: Copy, dist: Path, keyring: Path, tmp_path: Path) -> None:
     """All its checksums fit; only the signature does not."""
     path = tmp_path / f"trtllm-fleet-{VERSION}.tar.gz"
     path.write_bytes(changed(dist / path.name, {"MANIFEST.json": b" "}))
