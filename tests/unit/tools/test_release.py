@@ -22,7 +22,7 @@ import yaml
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 from tools import lock
-from tools.build import build
+from tools.build import as_json, build, normalized
 from tools.environment import pinned
 
 VERSION = "97.0.0"
@@ -194,9 +194,9 @@ def test_second_release_of_a_version_is_refused(copy: Copy, dist: Path) -> None:
 
 
 def test_checksums_are_signed(copy: Copy, dist: Path, keyring: Path) -> None:
-    lines = dict(reversed(line.split("  ")) for line in (dist / "SHA256SUMS").read_text().splitlines())
-    files = [path for path in dist.iterdir() if not path.name.startswith("SHA256SUMS")]
-    assert lines == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    files = sorted(path for path in dist.iterdir() if not path.name.startswith("SHA256SUMS"))
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" for path in files]
+    assert (dist / "SHA256SUMS").read_text().splitlines() == lines
     copy.output("gpgv", "--keyring", str(keyring), str(dist / "SHA256SUMS.asc"), str(dist / "SHA256SUMS"))
 
 
@@ -208,6 +208,22 @@ def test_commit_gives_the_same_tarball_elsewhere_and_later(copy: Copy, dist: Pat
     finally:
         os.umask(umask)
     assert again.read_bytes() == (dist / again.name).read_bytes()
+
+
+def test_order_and_times_of_the_file_system_do_not_matter(dist: Path) -> None:
+    released = (dist / f"trtllm-fleet-{VERSION}.tar.gz").read_bytes()
+    other = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(released)) as before, tarfile.open(fileobj=other, mode="w:gz") as after:
+        for entry in reversed(before.getmembers()):
+            file = before.extractfile(entry) if entry.isfile() else None
+            content = file.read() if file else b""
+            if entry.name == "FILES.json":
+                listing = json.loads(content)
+                content = as_json({**listing, "files": listing["files"][::-1]})
+            entry.mtime += 1
+            after.addfile(entry, io.BytesIO(content))
+        time = int(before.getmember("MANIFEST.json").mtime) - 1
+    assert normalized(other.getvalue(), time) == released
 
 
 def test_tarball_has_what_users_need_and_no_more(dist: Path) -> None:
