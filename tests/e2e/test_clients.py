@@ -63,7 +63,7 @@ def results() -> Iterator[dict[str, dict[str, str]]]:
         found = {"curl": with_curl(url)}
         environment = {**os.environ, "NODE_TLS_REJECT_UNAUTHORIZED": "0", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         python = str(INSTALLED / "python/bin/python")
-        for command in ([python, CLIENTS / "features.py"], ["node", INSTALLED / "features.mjs"]):
+        for command in ([python, str(CLIENTS / "features.py")], ["node", str(INSTALLED / "features.mjs")]):
             done = subprocess.run(
                 [*command, url, KEY, MODEL], env=environment, text=True, stdout=subprocess.PIPE, check=True
             )

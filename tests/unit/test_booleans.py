@@ -50,7 +50,7 @@ def unconverted(template: str, names: set[str]) -> Iterator[str]:
             keeps = isinstance(node, nodes.Filter) and node.name == "default" and child is node.node
             yield from walk(
                 child,
-                isinstance(node, nodes.Template | nodes.Output) and alone or keeps and alone,
+                (isinstance(node, nodes.Template | nodes.Output) and alone) or (keeps and alone),
                 (isinstance(node, nodes.Filter) and node.name == "bool") or (keeps and converted),
             )
 

@@ -19,9 +19,9 @@ import openai
 from langchain_openai import ChatOpenAI
 
 URL, KEY, MODEL = sys.argv[1:]
-PROMPT = [{"role": "user", "content": "Are you there?"}]
-SHORT = {"model": MODEL, "messages": PROMPT, "max_tokens": 16}
-TOOL = {
+PROMPT: list[Any] = [{"role": "user", "content": "Are you there?"}]
+SHORT: dict[str, Any] = {"model": MODEL, "messages": PROMPT, "max_tokens": 16}
+TOOL: Any = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -30,7 +30,7 @@ TOOL = {
     },
 }
 # Both forms of a request that a client sends after a tool was called.
-CALLED = [
+CALLED: list[Any] = [
     *PROMPT,
     {
         "role": "assistant",
@@ -90,7 +90,7 @@ def openai_client() -> dict[str, Callable[[], Any]]:
     }
 
 
-RESPONSE = {"model": MODEL, "input": "Are you there?", "max_output_tokens": 16}
+RESPONSE: dict[str, Any] = {"model": MODEL, "input": "Are you there?", "max_output_tokens": 16}
 
 
 def responded(answer: Any) -> None:
