@@ -31,7 +31,7 @@ PREFIX = "tour-"
 # Two GPU hosts and a gateway, which also runs Prometheus.
 LAB = {"LAB_PREFIX": PREFIX, "LAB_HOSTS": "3", "LAB_GPU": "b200x8,h200x8,none", "LAB_OS": "trixie"}
 GATEWAY = f"{PREFIX}3"
-COLUMNS = 130
+COLUMNS = 150
 KEY = "lab-key-0123456789abcdef"
 
 
@@ -54,6 +54,13 @@ def part(output: str, begin: str, end: str) -> str:
     first = next(number for number, line in enumerate(plain) if begin in line)
     last = next((number for number in range(first + 1, len(plain)) if end in plain[number]), len(plain))
     return "\n".join(lines[first:last])
+
+
+def largest_table(output: str) -> str:
+    """Return the table of callback trtllm_fleet_progress that has the most lines."""
+    return max(
+        re.findall(r"^.* after the start:\n(?:  .*\n)+", output, re.MULTILINE), key=lambda found: found.count("\n")
+    )
 
 
 class Tour:
@@ -109,16 +116,21 @@ class Tour:
         terminal(
             "plan",
             "ansible-playbook playbooks/plan.yml -i inventory/mine",
-            part(self.play("plan"), "TASK [Show the plan]", "PLAY RECAP"),
+            part(self.play("plan"), "TASK [Show the plan]", "[1] "),
         )
         output = self.play("site", **monitoring)
-        terminal("progress", "ansible-playbook site.yml -i inventory/mine", part(output, "after the start:", "TASK ["))
+        terminal("progress", "ansible-playbook site.yml -i inventory/mine", largest_table(output))
         terminal(
             "report",
             "ansible-playbook site.yml -i inventory/mine",
             part(output, "TASK [Show hosts, endpoints", "TASKS RECAP"),
         )
-        scenario = {"benchmark_scenarios": ["smoke"], "benchmark_target": "gateway", "benchmark_api_key": KEY}
+        scenario = {
+            "benchmark_pip_index_url": "",
+            "benchmark_scenarios": ["smoke"],
+            "benchmark_target": "gateway",
+            "benchmark_api_key": KEY,
+        }
         self.play("benchmark", **scenario)
         output = self.play("status")
         terminal(
