@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install LangChain, LiteLLM and OpenAI's client for Node.js into .cache/clients, for tests/e2e/test_gateway_models.py.
+# Install LangChain, LiteLLM and OpenAI's client for Node.js into .cache/clients, for tests/e2e/test_gateway_models.py and test_clients.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -22,8 +22,6 @@ if ! cmp --quiet tools/execution_environment.txt "$folder/installed"; then
   cp tools/execution_environment.txt "$folder/installed"
 fi
 
-# ansible-galaxy puts the version into the name of the file.
-rm -rf "$folder/build"
-ansible-galaxy collection build --output-path "$folder/build"
-mv "$folder"/build/*.tar.gz "$folder/trtllm-fleet.tar.gz"
+# From the files of the commit: the work tree may have an inventory with secrets.
+mv "$(PYTHONPATH=collections .venv/bin/python -m tools.build)" "$folder/trtllm-fleet.tar.gz"
 "$folder/venv/bin/ansible-builder" build --container-runtime "$runtime" --context "$folder/context" --tag trtllm-fleet-ee "$@"

@@ -81,9 +81,14 @@ class Tour:
         command = ["ansible-playbook", f"lab/{playbook}.yml", *arguments]
         subprocess.run(command, cwd=ROOT, env=self._environment, check=True)
 
+    def hub(self, method: str, fault: str = "") -> None:
+        """Set a fault of the lab's hub, or remove all."""
+        curl = ["curl", "--silent", "--fail", "--request", method, "--data", fault, "http://127.0.0.1:8090/_lab/faults"]
+        subprocess.run(["docker", "exec", "trtllm-lab-origin", *curl], check=True)
+
     def play(self, name: str, **variables: object) -> str:
         """Return the output of a playbook."""
-        files = {"plan_file": "fleet-plan.yml", "status_file": "fleet-status.json", "status_page": "fleet-status.html"}
+        files = {"plan_file": "fleet-plan.json", "status_file": "fleet-status.json", "status_page": "fleet-status.html"}
         files |= {"doctor_file": "fleet-faults.json", "benchmark_results_dir": "benchmark-results"}
         given = {**{key: str(self._folder / value) for key, value in files.items()}, **variables}
         command = [
@@ -118,7 +123,10 @@ class Tour:
             "ansible-playbook playbooks/plan.yml -i inventory/mine",
             part(self.play("plan"), "TASK [Show the plan]", "[1] "),
         )
+        # A download that takes as long as the packages of the driver, for the table of long tasks.
+        self.hub("POST", '{"kind": "slow", "path_glob": "*", "bytes_per_second": 500000, "times": 1000}')
         output = self.play("site", **monitoring)
+        self.hub("DELETE")
         terminal("progress", "ansible-playbook site.yml -i inventory/mine", largest_table(output))
         terminal(
             "report",
@@ -138,7 +146,7 @@ class Tour:
             "ansible-playbook playbooks/status.yml -i inventory/mine",
             part(output, "TASK [Show", "PLAY RECAP"),
         )
-        result = next((self._folder / "benchmark-results").glob("*/index.html"))
+        result = next((self._folder / "benchmark-results").glob("*/*.html"))
         photograph(
             {
                 "timeline": self._folder / "fleet-timeline.html",

@@ -12,7 +12,8 @@ version_added: 0.1.0
 description:
   - Ansible loads it with every playbook of this collection, because it is beside them.
   - While a task takes longer than O(seconds), it prints what each host is doing, for how long and, where the task knows
-    it, how far it is. Hosts that do the same are one line. On a terminal and in a file the output is the same.
+    it, how far it is. Hosts that do the same are one line. It goes to standard error, also where
+    that is no terminal.
 options:
   seconds:
     description: Seconds between two tables. V(0) shows none; downloads then print a line for each host.
@@ -56,7 +57,8 @@ class CallbackModule(CallbackBase):
     def _print(self, seconds: int) -> None:
         while not self._ended.wait(seconds):
             for line in self._progress.table(seconds):
-                self._display.display(line)
+                # Standard output may be JSON for a program.
+                self._display.display(line, stderr=True)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Begin a play."""

@@ -14,6 +14,9 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 
 MODULE = "trtllm.fleet.rollout_lock"
+MACHINE_ID = Path("/etc/machine-id")
+# Number of the PID namespace outside of all containers: PROC_PID_INIT_INO of linux/proc_ns.h.
+OUTERMOST = 0xEFFFFFFC
 
 
 class ActionModule(ActionBase):
@@ -42,9 +45,14 @@ def machine() -> str:
 
     Containers of one image may have the same machine ID, but not the same host name.
     """
-    path = Path("/etc/machine-id")
-    name = path.read_text().strip() if path.exists() else ""
-    return f"{name}/{platform.node()}/{os.stat('/proc/self/ns/pid').st_ino}"
+    name = MACHINE_ID.read_text().strip() if MACHINE_ID.exists() else ""
+    inode = namespace()
+    return f"{name}/{inode}" if name and inode == OUTERMOST else f"{name}/{platform.node()}/{inode}"
+
+
+def namespace() -> int:
+    """Return the number of the PID namespace of this process."""
+    return os.stat("/proc/self/ns/pid").st_ino
 
 
 def boot() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.progress import show
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.progress import duration, show
 
 MODULE = "trtllm.fleet.unit_wait"
 # Seconds between two queries of a host. A query takes about 0.3 s of CPU time on the control node,
@@ -47,8 +47,7 @@ def line(progress: Mapping[str, Any]) -> str:
     if progress.get("rate"):
         parts.append(f"{size(progress['rate'])}/s")
     if progress.get("seconds_left") is not None:
-        minutes, seconds = divmod(int(progress["seconds_left"]), 60)
-        parts.append(f"{minutes} min {seconds:02} s left")
+        parts.append(f"{duration(progress['seconds_left'])} left")
     amounts = ", ".join(filter(None, parts))
     state = " ".join(filter(None, [progress.get("state"), progress.get("message")]))
     return f"{amounts} ({state})" if state else amounts

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,10 @@ from urllib.parse import quote
 from ansible import constants as C
 from ansible.utils.display import Display
 
-# Names of this many hosts that do the same are shown.
-NAMED = 3
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.fleet.plan import shorten
+
+# Seconds after which an amount is too old to show. In a play of many hosts each is queried less often.
+RECENT = 60.0
 
 
 def _directory() -> Path:
@@ -90,13 +93,14 @@ class Progress:
             groups.setdefault((work.task, self._amount(host)), []).append(host)
         for (task, amount), hosts in groups.items():
             longest = max(now - running[host].began for host in hosts)
-            yield f"{names(hosts)}: {task}, for {duration(longest)}" + (f": {amount}" if amount else "")
+            yield f"{shorten(hosts)}: {task}, for {duration(longest)}" + (f": {amount}" if amount else "")
 
 
 def amount_of(host: str) -> str:
-    """Return what ``show`` left for the callback; empty without it."""
+    """Return what ``show`` left for the callback in the last ``RECENT`` seconds; empty without it."""
     try:
-        return _file(host).read_text(encoding="utf-8")
+        recent = time.time() - _file(host).stat().st_mtime <= RECENT
+        return _file(host).read_text(encoding="utf-8") if recent else ""
     except OSError:
         return ""
 
@@ -109,13 +113,6 @@ def forget(host: str) -> None:
 def prepare() -> None:
     """Have ``show`` leave its text for the callback."""
     _directory().mkdir(exist_ok=True)
-
-
-def names(hosts: list[str]) -> str:
-    """Return the names of a few hosts, or some of them and their number."""
-    if len(hosts) <= NAMED:
-        return ", ".join(hosts)
-    return f"{', '.join(hosts[: NAMED - 1])} and {len(hosts) - NAMED + 1} more"
 
 
 def duration(seconds: float) -> str:

@@ -24,7 +24,11 @@ RATE = 4
 def before() -> str:
     """Return the last tag of a version, or the commit that stands for it."""
     described = subprocess.run(
-        ["git", "describe", "--tags", "--abbrev=0"], cwd=REPO, text=True, capture_output=True, check=False
+        ["git", "describe", "--tags", "--abbrev=0", "--match=[0-9]*", "HEAD^"],
+        cwd=REPO,
+        text=True,
+        capture_output=True,
+        check=False,
     )
     return described.stdout.strip() or UNTAGGED
 

@@ -113,6 +113,13 @@ def test_a_rollout_is_never_cancelled_by_the_next() -> None:
     assert (job["resource_group"], job["interruptible"]) == ("rollout", False)
 
 
+def test_jobs_with_secrets_run_on_the_main_branch_only() -> None:
+    for name in ("rollout", "status"):
+        text = (FOLDER / f"github/{name}.yml").read_text()
+        for job in yaml.safe_load(text)["jobs"].values():
+            assert job["if"] == "github.ref == 'refs/heads/main'", name
+
+
 def test_secrets_are_not_where_pull_requests_run() -> None:
     assert "secrets." not in (FOLDER / "github/plan.yml").read_text()
     assert "extends" not in read(GITLAB)["plan"]

@@ -28,6 +28,7 @@ class RolloutResult:
 
     def __init__(self, playbook: str, started: str) -> None:
         self._failures: dict[str, dict[str, str]] = {}
+        self._planned = False
         self.document = identified(
             "rollout",
             {
@@ -49,6 +50,7 @@ class RolloutResult:
 
     def plan(self, plan: Result) -> None:
         """Set steps and hosts from the result of module rollout_plan."""
+        self._planned = True
         places = {name: place for place, step in enumerate(plan["steps"], 1) for name in step}
         self.document.update(
             steps=plan["steps"],
@@ -77,5 +79,5 @@ class RolloutResult:
     def end(self, ended: str, failed: Collection[str]) -> None:
         """End the document. ``failed``: the hosts that failed, or became unreachable, and were not rescued."""
         problems = [failure for host, failure in self._failures.items() if host in failed]
-        good = not failed and all(host["state"] in GOOD for host in self.document["hosts"])
+        good = self._planned and not failed and all(host["state"] in GOOD for host in self.document["hosts"])
         self.document.update(state="complete" if good else "failed", ended=ended, problems=problems)

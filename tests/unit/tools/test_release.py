@@ -314,7 +314,7 @@ def test_installed_collection_runs_from_its_own_directories(
     (tmp_path / "hosts.yml").write_text(host)
     # Without this tag plan.yml does not connect to the host.
     operator.output("ansible-playbook", "trtllm.fleet.plan", "-i", "hosts.yml", "--skip-tags", "plan_compare")
-    assert "gpt-oss-120b-b200x8-low_latency" in (tmp_path / "fleet-plan.yml").read_text()
+    assert "gpt-oss-120b-b200x8-low_latency" in (tmp_path / "fleet-plan.json").read_text()
     listed = operator.output("ansible-playbook", "trtllm.fleet.site", "-i", "hosts.yml", "--list-tasks")
     assert "Prepare the hosts and start the releases" in listed
 

@@ -401,7 +401,7 @@ def test_lost_lock_and_failed_host_leave_the_other_hosts_alone() -> None:
 
     With a rescue for each batch, the failure of a host ended the play between two batches of another host.
     """
-    first, update = yaml.safe_load((ROOT / "roles/rollout/tasks/update.yml").read_text())
+    first, _result, update = yaml.safe_load((ROOT / "roles/rollout/tasks/update.yml").read_text())
     assert renews(first)
     assert [task["loop"] for task in update["block"] if "loop" in task] == ["{{ __rollout_batches }}"]
     assert update["rescue"]
@@ -439,8 +439,14 @@ def test_lock_is_renewed_between_a_slow_start_and_a_benchmark() -> None:
     assert any(renews(task) for task in tasks[start:benchmark])
 
 
-def test_container_of_the_same_image_on_another_machine_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("namespace", "dead"), [(4026532000, False), (action.OUTERMOST, True)])
+def test_other_host_name_is_another_machine_in_a_container_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, namespace: int, dead: bool
+) -> None:
+    monkeypatch.setattr(action, "namespace", lambda: namespace)
+    monkeypatch.setattr(action, "MACHINE_ID", tmp_path / "machine-id")
+    action.MACHINE_ID.write_text("0123456789abcdef\n")
     owner = changed(action.owner(os.getpid()), BOOT, "another")
     assert action.is_dead(owner) is True
     monkeypatch.setattr(action.platform, "node", lambda: "f00dcafe")
-    assert action.is_dead(owner) is False
+    assert action.is_dead(owner) is dead

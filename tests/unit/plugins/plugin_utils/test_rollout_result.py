@@ -77,3 +77,9 @@ def test_a_run_is_on_disk_before_its_plan_and_its_end() -> None:
 )
 def test_the_message_of_a_loop_is_that_of_its_first_failure(result: dict[str, Any], text: str) -> None:
     assert message(result) == text
+
+
+def test_run_without_a_plan_is_not_complete() -> None:
+    run = RolloutResult("rollout", STARTED)
+    run.end(ENDED, [])
+    assert valid(run.document)["state"] == "failed"
