@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Build the collection's tarball of the current commit in dist/: `make build`.
+"""Build the collection's tarball of the current commit in dist/ (`make build`), or in the directory of the argument.
 
 ansible-galaxy builds it from git's files alone. Its archive depends on the clock and on the order of the file system.
 So the entries are sorted and get the commit's time: a commit gives the same bytes on every machine with the same zlib.
@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import subprocess
+import sys
 import tarfile
 import tempfile
 from pathlib import Path
@@ -92,7 +93,7 @@ def as_json(value: object) -> bytes:
 
 
 def main() -> None:
-    print(build(ROOT, DIST).relative_to(ROOT))
+    print(build(ROOT, Path(sys.argv[1]) if sys.argv[1:] else DIST))
 
 
 if __name__ == "__main__":

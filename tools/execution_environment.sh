@@ -23,5 +23,5 @@ if ! cmp --quiet tools/execution_environment.txt "$folder/installed"; then
 fi
 
 # From the files of the commit: the work tree may have an inventory with secrets.
-mv "$(PYTHONPATH=collections .venv/bin/python -m tools.build)" "$folder/trtllm-fleet.tar.gz"
+mv "$(.venv/bin/python -m tools.build "$PWD/$folder/build")" "$folder/trtllm-fleet.tar.gz"
 "$folder/venv/bin/ansible-builder" build --container-runtime "$runtime" --context "$folder/context" --tag trtllm-fleet-ee "$@"
