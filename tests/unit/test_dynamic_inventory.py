@@ -235,8 +235,8 @@ def test_variables_are_those_of_the_other_inventories() -> None:
     other = yaml.safe_load((ROOT / "inventory/b200/group_vars/all.yml").read_text())
     # Machine types differ in GPUs, which are detected or set for a group.
     detected = {"serving_recipe_gpu_type", "serving_recipe_gpu_count"}
-    assert dynamic.keys() == (other.keys() - detected) | {"ansible_ssh_common_args"}
-    different = {"ansible_user", "ansible_ssh_common_args"}
+    assert dynamic.keys() == other.keys() - detected
+    different = {"ansible_user"}
     assert {name: dynamic[name] for name in dynamic.keys() - different} == {
         name: other[name] for name in dynamic.keys() - different
     }
