@@ -41,8 +41,10 @@ def started() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         # A container lacks the rights for its sandbox; it opens our own files only.
         found = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield found
-        found.close()
+        try:
+            yield found
+        finally:
+            found.close()
 
 
 def contrast(one: list[float], other: list[float]) -> float:

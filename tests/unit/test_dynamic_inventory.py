@@ -262,5 +262,5 @@ def test_user_data_prepares_the_login_and_the_disk_of_the_inventory() -> None:
     [user] = [user for user in data["users"] if user != "default"]
     assert user["name"] == variables["ansible_user"]
     weights = yaml.safe_load((ROOT / "roles/model_weights/defaults/main.yml").read_text())["model_weights_dir"]
-    [[device, directory, *_]] = data["mounts"]
+    device, directory = data["mounts"][0][:2]
     assert (directory, device) == (weights, data["fs_setup"][0]["device"])
