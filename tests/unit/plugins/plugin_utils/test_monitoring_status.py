@@ -178,6 +178,11 @@ def test_a_monitoring_that_is_down(result: dict[str, Any], state: str, message: 
     assert ("No alert is firing or pending." in shown) == (state == "degraded")
 
 
+def test_alert_that_always_fires_is_not_shown() -> None:
+    found = status(answer(alerts=[ALERT, {**ALERT, "severity": "none", "name": "Watchdog"}]))
+    assert [alert["name"] for alert in found["monitoring"]["alerts"]] == [ALERT["name"]]
+
+
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
