@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from datetime import date
 
 import pytest
 
@@ -37,8 +38,8 @@ CURLS = {
 }
 PAGE = """# API clients
 
-Written by `make clients`: clients of their latest releases, each feature once, through a gateway
-(HAProxy {haproxy}) to one instance of the lab, over TLS. The engine is simulated, and the OpenAI
+Written by `make clients` on {date}: clients, each feature once, through a gateway (HAProxy
+{haproxy}) to one instance of the lab, over TLS. The engine is simulated, and the OpenAI
 server in front of it is that of NVIDIA Dynamo. Its words are random, so no answer calls a tool:
 "request with tools" shows that the request is accepted and answered.
 
@@ -96,7 +97,7 @@ def test_each_client_uses_each_feature(results: dict[str, dict[str, str]]) -> No
         cells = [{None: "", "": "yes"}.get(found.get(feature), "no") for found in results.values()]
         rows.append(f"| {feature} | {' | '.join(cells)} |")
     haproxy = FLEET.shell(FLEET.gateway_names[0], "haproxy -v | head -n 1").split()[2]
-    publish("clients.md", PAGE.format(haproxy=haproxy, table="\n".join(rows), versions=versions()))
+    publish("clients.md", PAGE.format(date=date.today(), haproxy=haproxy, table="\n".join(rows), versions=versions()))
     failed = {
         f"{client}: {feature}": error for client, found in results.items() for feature, error in found.items() if error
     }
