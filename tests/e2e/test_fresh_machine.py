@@ -34,7 +34,7 @@ class Machine:
         """Run commands as a reader would type them, as root. pip trusts what this machine trusts."""
         variables = {"PIP_CERT": "/root/ca-certificates.pem", "LANG": "C.UTF-8"}
         if self.release == "noble":  # Ubuntu's apt sources have no Debian mirror
-            variables["LAB_DEBIAN_MIRROR"] = "http://deb.debian.org/debian"
+            variables["LAB_DEBIAN_MIRROR"] = mirror()
         exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
         script = "\n".join(["set -eux", f"cd {FOLDER}", *exports, *commands])
         done = subprocess.run(
@@ -45,6 +45,12 @@ class Machine:
             check=False,
         )
         return Run(done.returncode, done.stdout)
+
+
+def mirror() -> str:
+    """Return the Debian mirror of this machine's apt sources."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Component: main"]
+    return subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True).stdout.split()[0]
 
 
 @pytest.fixture(params=RELEASES)
