@@ -36,7 +36,8 @@ class Machine:
         if self.release == "noble":  # Ubuntu's apt sources have no Debian mirror
             variables["LAB_DEBIAN_MIRROR"] = mirror()
         exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-        script = "\n".join(["set -eux", f"cd {FOLDER}", *exports, *commands])
+        # The machine is a lab host, whose own settings are in its environment.
+        script = "\n".join(["set -eux", "unset LAB_GPU LAB_SUDO", f"cd {FOLDER}", *exports, *commands])
         done = subprocess.run(
             ["docker", "exec", self.name, "bash", "-c", script],
             text=True,
