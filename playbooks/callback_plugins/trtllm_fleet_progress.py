@@ -12,8 +12,8 @@ version_added: 0.1.0
 description:
   - Ansible loads it with every playbook of this collection, because it is beside them.
   - While a task takes longer than O(seconds), it prints what each host is doing, for how long and, where the task knows
-    it, how far it is. Hosts that do the same are one line. It goes to standard error, also where
-    that is no terminal.
+    it, how far it is. Hosts that do the same are one line. It goes to standard error, on a
+    terminal and in a CI log alike.
 options:
   seconds:
     description: Seconds between two tables. V(0) shows none; downloads then print a line for each host.
