@@ -86,9 +86,7 @@ class CallbackModule(CallbackBase):
         self._end(result)
 
     def _end(self, result: Any) -> None:
-        host = result._host.get_name()
-        self._progress.end(host)
-        progress.forget(host)
+        self._progress.end(result._host.get_name())
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """End the tables."""

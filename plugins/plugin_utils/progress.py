@@ -48,9 +48,11 @@ class Work:
 
 
 class Progress:
-    """The tasks that run. ``clock`` returns seconds, and ``amount`` how far the task of a host is, or nothing."""
+    """The tasks that run. ``clock`` returns seconds. ``amount`` returns how far the task of a host is that has
+    run for some seconds, or nothing.
+    """
 
-    def __init__(self, clock: Callable[[], float], amount: Callable[[str], str] = lambda host: "") -> None:
+    def __init__(self, clock: Callable[[], float], amount: Callable[[str, float], str]) -> None:
         self._clock = clock
         self._amount = amount
         self._began = clock()
@@ -90,24 +92,19 @@ class Progress:
     def _groups(self, running: dict[str, Work], now: float) -> Iterator[str]:
         groups: dict[tuple[str, str], list[str]] = {}
         for host, work in sorted(running.items()):
-            groups.setdefault((work.task, self._amount(host)), []).append(host)
+            groups.setdefault((work.task, self._amount(host, now - work.began)), []).append(host)
         for (task, amount), hosts in groups.items():
             longest = max(now - running[host].began for host in hosts)
             yield f"{shorten(hosts)}: {task}, for {duration(longest)}" + (f": {amount}" if amount else "")
 
 
-def amount_of(host: str) -> str:
-    """Return what ``show`` left for the callback in the last ``RECENT`` seconds; empty without it."""
+def amount_of(host: str, seconds: float) -> str:
+    """Return what ``show`` left since the task began, ``seconds`` ago; empty if there is nothing, or an old one."""
     try:
-        recent = time.time() - _file(host).stat().st_mtime <= RECENT
+        recent = time.time() - _file(host).stat().st_mtime <= min(RECENT, seconds)
         return _file(host).read_text(encoding="utf-8") if recent else ""
     except OSError:
         return ""
-
-
-def forget(host: str) -> None:
-    """Remove what ``show`` left, at the end of a task."""
-    _file(host).unlink(missing_ok=True)
 
 
 def prepare() -> None:

@@ -29,7 +29,7 @@ def clock() -> Clock:
 
 
 def test_nothing_is_shown_while_all_tasks_are_short(clock: Clock) -> None:
-    table = progress.Progress(clock)
+    table = progress.Progress(clock, lambda host, seconds: "")
     table.begin("gpu1", "a task")
     clock.now = 29
     assert table.table(30) == []
@@ -39,7 +39,7 @@ def test_nothing_is_shown_while_all_tasks_are_short(clock: Clock) -> None:
 
 
 def test_hosts_with_the_same_task_are_one_line(clock: Clock) -> None:
-    table = progress.Progress(clock)
+    table = progress.Progress(clock, lambda host, seconds: "")
     for number in range(1, 6):
         table.begin(f"gpu{number}", "apt_packages : Install")
     table.begin("gpu9", "nvidia_driver : Reboot")
@@ -56,7 +56,7 @@ def test_hosts_with_the_same_task_are_one_line(clock: Clock) -> None:
 
 def test_known_amounts_are_shown_for_each_host(clock: Clock) -> None:
     amounts = {"gpu1": "45 %, 29.3 GB of 65.2 GB", "gpu2": "46 %, 30 GB of 65.2 GB"}
-    table = progress.Progress(clock, amounts.__getitem__)
+    table = progress.Progress(clock, lambda host, seconds: amounts[host])
     table.begin("gpu1", "Wait for the download")
     table.begin("gpu2", "Wait for the download")
     clock.now = 3720
@@ -67,7 +67,7 @@ def test_known_amounts_are_shown_for_each_host(clock: Clock) -> None:
 
 
 def test_hosts_of_an_earlier_play_are_not_counted(clock: Clock) -> None:
-    table = progress.Progress(clock)
+    table = progress.Progress(clock, lambda host, seconds: "")
     table.begin("gateway1", "a task")
     table.play()
     table.begin("gpu1", "another")
@@ -88,12 +88,12 @@ def test_amounts_of_hosts_with_any_name_wait_for_the_callback(
     for host in ("gpu1.example.com", "gpu1.example.org", "rack/1"):
         progress.show(host, f"amount of {host}")
     assert capsys.readouterr().out == ""
-    assert [progress.amount_of(host) for host in ("gpu1.example.com", "rack/1")] == [
+    assert [progress.amount_of(host, 30) for host in ("gpu1.example.com", "rack/1")] == [
         "amount of gpu1.example.com",
         "amount of rack/1",
     ]
-    progress.forget("rack/1")
-    assert progress.amount_of("rack/1") == ""
+    # Of an earlier task: the present one began now.
+    assert progress.amount_of("rack/1", 0) == ""
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [("1", True), ("0", False)])
