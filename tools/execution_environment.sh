@@ -14,14 +14,7 @@ if [[ -z $runtime ]]; then
   exit 1
 fi
 
-mkdir -p "$folder"
-if ! cmp --quiet tools/execution_environment.txt "$folder/installed"; then
-  rm -rf "$folder/venv"
-  python3 -m venv "$folder/venv"
-  "$folder/venv/bin/pip" install --quiet --disable-pip-version-check --requirement tools/execution_environment.txt
-  cp tools/execution_environment.txt "$folder/installed"
-fi
-
+programs=$(.venv/bin/python -c 'from tools.environment import pinned; print(pinned("execution_environment"))')/bin
 # From the files of the commit: the work tree may have an inventory with secrets.
 mv "$(.venv/bin/python -m tools.build "$PWD/$folder/build")" "$folder/trtllm-fleet.tar.gz"
-"$folder/venv/bin/ansible-builder" build --container-runtime "$runtime" --context "$folder/context" --tag trtllm-fleet-ee "$@"
+"$programs/ansible-builder" build --container-runtime "$runtime" --context "$folder/context" --tag trtllm-fleet-ee "$@"

@@ -23,7 +23,7 @@ FROM trtllm-lab/base:trixie
 COPY ca-certificates.crt /usr/local/share/ca-certificates.pem
 ENV PIP_CERT=/usr/local/share/ca-certificates.pem
 """
-NAVIGATOR = REPO / ".cache/execution-environment/venv/bin/ansible-navigator"
+NAVIGATOR = REPO / ".cache/execution_environment/bin/ansible-navigator"
 
 
 @pytest.fixture(scope="module")
