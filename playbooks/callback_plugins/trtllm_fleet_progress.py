@@ -16,7 +16,9 @@ description:
     terminal and in a CI log alike.
 options:
   seconds:
-    description: Seconds between two tables. V(0) shows none; downloads then print a line for each host.
+    description:
+      - Seconds between two tables.
+      - V(0) shows none. Tasks that know how far they are then print a line for each host.
     type: int
     default: 30
     env:

@@ -11,13 +11,9 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.progress import duration, show
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.progress import duration, show, turn
 
 MODULE = "trtllm.fleet.unit_wait"
-# Seconds between two queries of a host. A query takes about 0.3 s of CPU time on the control node,
-# so a play of many hosts queries less often: it uses at most a third of a core.
-TURN = 10.0
-TURN_PER_HOST = 1.0
 
 
 class ActionModule(ActionBase):
@@ -29,10 +25,9 @@ class ActionModule(ActionBase):
         arguments = dict(self._task.args)
         if not arguments.get("progress") or self._task.check_mode:
             return self._execute_module(MODULE, arguments, task_vars=variables)
-        turn = max(TURN, TURN_PER_HOST * len(variables.get("ansible_play_batch", [])))
         began = time.monotonic()
         while True:
-            options = {**arguments, "turn": turn, "waited": time.monotonic() - began}
+            options = {**arguments, "turn": turn(variables), "waited": time.monotonic() - began}
             result: dict[str, Any] = self._execute_module(MODULE, options, task_vars=variables)
             if result.get("failed") or result.get("finished") or result.get("unreachable"):
                 return result

@@ -21,6 +21,7 @@ description:
     or O(disaggregated) a completion with status 500 is tried again for up to 60 s.
   - A completion needs content or reasoning, because reasoning may use all of O(max_tokens). With O(expected_text),
     O(reasoning) or O(harmony=false) it needs content.
+  - While it waits, it shows what for, and the last line of O(unit), every 10 s and less often in plays of many hosts.
   - Ignores the proxy environment.
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
@@ -153,6 +154,23 @@ options:
     description: Certificate authorities for an C(https) O(base_url) instead of those of the host.
     type: path
     default: ''
+  turn:
+    description: One of several runs in which the action plugin waits, so that it can show RV(progress). It sets this.
+    type: dict
+    default: {}
+    suboptions:
+      seconds:
+        description: Seconds after which to return while the endpoint still loads. Unset means none.
+        type: float
+      waited:
+        description: Seconds of O(timeout) that passed before this turn.
+        type: float
+      stage:
+        description: The RV(stage) of the previous turn.
+        type: str
+      invocation_id:
+        description: The RV(first_invocation_id) of the previous turn.
+        type: str
 """
 
 EXAMPLES = r"""
@@ -248,6 +266,21 @@ checks:
       expected: HTTP 200 from /health
       hint: ''
       duration: 212.4
+finished:
+  description: Whether the verification came to its end. False only after C(turn.seconds).
+  returned: always
+  type: bool
+  sample: true
+progress:
+  description: What the turn waited for, and the last line of O(unit). Empty if RV(finished).
+  returned: always
+  type: str
+  sample: ''
+first_invocation_id:
+  description: Invocation of O(unit) at the first check. V(null) without O(unit).
+  returned: always
+  type: str
+  sample: 6f0f9e6c0d0f4c0e9d0a6d2c6f6d8f11
 model:
   description: The model id, after the endpoint listed it.
   returned: always
@@ -329,17 +362,17 @@ journal:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.options import OPTIONS, make_verification
+from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.options import OPTIONS, TURN, make_verification
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=OPTIONS, supports_check_mode=True)
+    module = AnsibleModule(argument_spec=dict(OPTIONS, turn=TURN), supports_check_mode=True)
     try:
         verification = make_verification(module.params)
     except ValueError as error:
         module.fail_json(msg=str(error))
     result = verification.run()
-    if result["ok"]:
+    if result["ok"] or not result["finished"]:
         module.exit_json(changed=False, **result)
     module.fail_json(msg="\n".join([verification.message(), *result["journal"]]), **result)
 

@@ -11,7 +11,7 @@ from typing import Any
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.expectation import Expectation
-from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.verification import Verification
+from ansible_collections.trtllm.fleet.plugins.module_utils.endpoint.verification import Turn, Verification
 from ansible_collections.trtllm.fleet.plugins.module_utils.http_client import Client
 from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd
 
@@ -42,6 +42,17 @@ OPTIONS = dict(
     ca_file=dict(type="path", default=""),
     **EXPECTATION_OPTIONS,
 )
+# Set by the action plugin, never by a play.
+TURN = dict(
+    type="dict",
+    default={},
+    options=dict(
+        seconds=dict(type="float"),
+        waited=dict(type="float"),
+        stage=dict(type="str"),
+        invocation_id=dict(type="str"),
+    ),
+)
 
 
 def validate_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,4 +71,5 @@ def make_verification(given: Mapping[str, Any]) -> Verification:
         name: int(number) if str(number).isdigit() else number for name, number in given["instances"].items()
     }
     client = Client(given["base_url"], given["api_key"], given["ca_file"])
-    return Verification(client, Systemd(), Expectation(**expected), given["timeout"])
+    turn = Turn(**{name: value for name, value in given.get("turn", {}).items() if value is not None})
+    return Verification(client, Systemd(), Expectation(**expected), given["timeout"], turn)

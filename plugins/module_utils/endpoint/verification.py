@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Callable
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.checks import Check, Status, failures, summarise
@@ -96,20 +96,40 @@ def pause() -> float:
     return random.uniform(INTERVAL, 2 * INTERVAL)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """One of several runs of a verification that waits for an engine.
+
+    ``seconds``: after which a wait is interrupted. ``waited``: seconds of the runs before; they ended in ``stage`` and
+    had the unit's ``invocation_id``.
+    """
+
+    seconds: float = math.inf
+    waited: float = 0.0
+    stage: str = ""
+    invocation_id: str | None = None
+
+
 class Verification:
     """One run through the stages."""
 
-    def __init__(self, client: Client, systemd: Systemd, wanted: Expectation, timeout: float) -> None:
+    def __init__(
+        self, client: Client, systemd: Systemd, wanted: Expectation, timeout: float, turn: Turn | None = None
+    ) -> None:
         """Raise ValueError, with the option, for an invalid timeout or URL."""
         if not timeout > 0:
             raise ValueError(f"timeout is {timeout:g}; it must be above 0 seconds")
+        self._turn = turn or Turn()
         self._client = client
         self._systemd = systemd
         self._wanted = wanted
         self._prefills = [Client(url, option="prefill_metrics") for url in wanted.prefill_metrics]
         self._prefilled_before = 0  # requests of the prefill workers before the sample
-        self._deadline = Deadline(timeout)
-        self._first: Unit | None = None  # the unit at the first check
+        # The last turn has time for a try.
+        self._deadline = Deadline(max(timeout - self._turn.waited, min(timeout, POLL_SECONDS)))
+        self._turn_end = Deadline(self._turn.seconds)
+        self._interrupted = False  # by the end of the turn
+        self._first_run = self._turn.invocation_id  # of the unit, at the first check
         self._unit: Unit | None = None
         self._completion: Completion | None = None
         self._answered: set[str] = set()  # ids of workers with good answers
@@ -147,11 +167,14 @@ class Verification:
         summary = summarise(self._checks)
         return dict(
             summary,
+            finished=not self._interrupted,
+            progress=self._progress() if self._interrupted else "",
+            first_invocation_id=self._first_run,
             model=self._wanted.model if self._listed else None,
             server_version=self._version,
             completion=dict(self._completion.facts(), prompt=self._wanted.prompt) if self._completion else None,
             unit=self._unit.facts() if self._unit else None,
-            journal=[] if summary["ok"] else self._journal(),
+            journal=[] if summary["ok"] or self._interrupted else self._journal(JOURNAL_LINES),
         )
 
     def message(self) -> str:
@@ -165,7 +188,7 @@ class Verification:
 
         ``limit``: seconds, within the deadline of the whole run.
         """
-        start = time.monotonic()
+        start = time.monotonic() - (self._turn.waited if id == self._turn.stage else 0)
         deadline = self._deadline.within(limit)
         before = None
         while True:
@@ -183,10 +206,18 @@ class Verification:
                 spent = time.monotonic() - start
                 check = replace(check, status="fail", observed=f"{check.observed}, still so after {spent:.0f} s")
                 break
+            if self._turn_is_over(limit):
+                self._interrupted = True
+                break
             before = check
             time.sleep(pause())
         self._checks.append(replace(check, id=id, duration=time.monotonic() - start))
         return check.status == "pass"
+
+    def _turn_is_over(self, limit: float) -> bool:
+        """Return whether to go on in another turn. The stages without a limit wait for the engine."""
+        another = self._deadline.remaining() > self._turn.seconds
+        return limit == math.inf and another and self._turn_end.remaining() <= 0
 
     def _checked(self, status: Status, observed: object, expected: str, hint: str = "") -> Check:
         """Return a Check of an answer of the server; _stage sets its id."""
@@ -205,10 +236,10 @@ class Verification:
         if not unit.exists:
             return self._checked("fail", unit, "a unit that is loaded", "Set unit to a unit of this host")
         # Until a queued start or restart begins, systemd shows the run before it.
-        if self._first is None and (unit.active_state == "activating" or not unit.job_pending):
-            self._first = unit
+        if self._first_run is None and (unit.active_state == "activating" or not unit.job_pending):
+            self._first_run = unit.invocation_id
         stopped = unit.active_state in ("failed", "inactive") and not unit.job_pending
-        restarted = self._first is not None and unit.invocation_id != self._first.invocation_id
+        restarted = self._first_run is not None and unit.invocation_id != self._first_run
         if stopped or restarted or unit.restarting:
             return self._checked("fail", unit, STABLE, HINT_JOURNAL)
         return None
@@ -416,8 +447,15 @@ class Verification:
         except (EndpointError, LookupError):
             return None
 
-    def _journal(self) -> list[str]:
+    def _progress(self) -> str:
+        """Return what the wait is for, and the last line of the unit, which says how far an engine is."""
+        last = self._checks[-1]
+        left = f"{last.id}: {last.observed}, up to {self._deadline.remaining():.0f} s more"
+        line = self._client.excerpt("".join(self._journal(1)))
+        return f"{left}; last line of {self._wanted.unit}: {line}" if line else left
+
+    def _journal(self, lines: int) -> list[str]:
         """Return the unit's last lines of the first run, which has the reason if the unit was restarted."""
-        if not self._first or not self._first.exists:
+        if self._first_run is None:
             return []
-        return self._systemd.journal(self._wanted.unit, JOURNAL_LINES, self._first.invocation_id)
+        return self._systemd.journal(self._wanted.unit, lines, self._first_run)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import S
 from ansible_collections.trtllm.fleet.plugins.modules import unit_wait
 from ansible_collections.trtllm.fleet.tests.unit.fake_systemd import FakeSystemd
 from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
+from ansible_collections.trtllm.fleet.tests.unit.scripted_module import ScriptedModule
 
 Run = Callable[..., "dict[str, Any]"]
 
@@ -177,19 +177,8 @@ def test_line_of_progress(progress: dict[str, Any], told: str) -> None:
     assert line(progress) == told
 
 
-class Turns(ActionModule):
+class Turns(ScriptedModule, ActionModule):
     """The action plugin on a module that gives these results."""
-
-    def __init__(self, arguments: dict[str, Any], *results: dict[str, Any], check_mode: bool = False) -> None:
-        task = SimpleNamespace(args=arguments, check_mode=check_mode, async_val=0)
-        connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp"))
-        super().__init__(task, connection, None, None, None, None)
-        self.results, self.asked = list(results), list[dict[str, Any]]()
-
-    def _execute_module(self, module_name: str, module_args: dict[str, Any], **_: Any) -> dict[str, Any]:
-        assert module_name == "trtllm.fleet.unit_wait"
-        self.asked.append(module_args)
-        return self.results.pop(0)
 
 
 AT_WORK = {"finished": False, "progress": {"state": "hub", "done_bytes": 1, "total_bytes": 4}}
@@ -215,6 +204,7 @@ def test_many_hosts_are_asked_less_often() -> None:
 
 @pytest.mark.parametrize(("arguments", "check_mode"), [({"name": "x"}, False), ({"progress": "/run/x"}, True)])
 def test_without_progress_it_is_the_module(arguments: dict[str, Any], check_mode: bool) -> None:
-    turns = Turns(arguments, AT_WORK, check_mode=check_mode)
+    turns = Turns(arguments, AT_WORK)
+    turns._task.check_mode = check_mode
     assert turns.run(task_vars={}) == AT_WORK
     assert turns.asked == [arguments]

@@ -332,6 +332,67 @@ def test_unit_that_is_queued_and_starts(run: Run) -> None:
     assert check(result, "unit")["observed"] == "trtllm-serve-0 is active (running)"
 
 
+# --- it starts, in turns --------------------------------------------------------------------------------------------
+
+LOADING = reply(503, {"error": {"message": "still initializing"}})
+
+
+def test_turn_ends_while_the_engine_loads(run: Run) -> None:
+    systemd = FakeSystemd("running", journal={"aaaa": ["starting", "Loading weights:  3%\rLoading weights: 40%"]})
+    with FakeOpenAI(serving(health=[LOADING])) as fake:
+        result = run(fake, systemd, timeout=AT_ONCE, turn={"seconds": 1})
+    assert "failed" not in result
+    assert (result["ok"], result["finished"], result["stage"]) == (False, False, "health")
+    assert (result["first_invocation_id"], result["journal"]) == ("aaaa", [])
+    assert re.fullmatch(
+        r"health: HTTP 503: still initializing, up to 5\d s more; "
+        r"last line of trtllm-serve-0: Loading weights: 40%",
+        result["progress"],
+    )
+
+
+def test_turn_of_an_endpoint_on_another_host(run: Run) -> None:
+    with FakeOpenAI(serving(models=[reply(200, {"data": []})])) as fake:
+        result = run(fake, timeout=AT_ONCE, turn={"seconds": 1})
+    assert re.fullmatch(r"model: no model, up to 5\d s more", result["progress"])
+
+
+def test_time_of_earlier_turns_counts(run: Run) -> None:
+    """For the stage they ended in, whose duration is a figure of reports."""
+    before = {"waited": 300, "stage": "health", "invocation_id": "aaaa"}
+    with FakeOpenAI(serving()) as fake:
+        result = run(fake, FakeSystemd("running"), timeout=400, turn={**before, "seconds": 10})
+    assert (result["ok"], result["finished"], result["progress"]) == (True, True, "")
+    assert check(result, "unit")["duration"] < 60
+    assert 300 <= check(result, "health")["duration"] < 360
+
+
+def test_last_turn_ends_at_the_deadline(run: Run) -> None:
+    before = {"waited": 57, "stage": "health", "invocation_id": "aaaa"}
+    start = time.monotonic()
+    with FakeOpenAI(serving(health=[LOADING])) as fake:
+        result = run(fake, FakeSystemd("running"), timeout=60, turn={**before, "seconds": 10})
+    assert time.monotonic() - start < 30
+    assert (result["failed"], result["finished"]) == (True, True)
+    assert re.search(r"still so after 6\d s", check(result, "health")["observed"])
+
+
+def test_unit_restarted_between_two_turns(run: Run) -> None:
+    systemd = FakeSystemd("second run", journal={"aaaa": ["CUDA out of memory"], "bbbb": ["hi"]})
+    before = {"waited": 20, "stage": "health", "invocation_id": "aaaa"}
+    with FakeOpenAI(serving(health=[reset])) as fake:
+        result = run(fake, systemd, timeout=AT_ONCE, turn={**before, "seconds": 10})
+    assert (result["failed"], result["finished"]) == (True, True)
+    assert result["journal"] == ["CUDA out of memory"]
+
+
+def test_completion_is_not_interrupted_by_the_end_of_a_turn(run: Run) -> None:
+    up = serving()
+    answers = serving(chat=[reply(503, {"message": "not ready"})] * 3 + up["/v1/chat/completions"])
+    with FakeOpenAI(answers) as fake:
+        assert run(fake, turn={"seconds": 0.01})["ok"] is True
+
+
 # --- it does not come up --------------------------------------------------------------------------------------------
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,33 @@ def test_amounts_of_hosts_with_any_name_wait_for_the_callback(
     ]
     # Of an earlier task: the present one began now.
     assert progress.amount_of("rack/1", 0) == ""
+
+
+def test_old_amounts_have_their_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a thousand hosts is queried every 1000 s."""
+    monkeypatch.setattr(progress.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
+    progress.prepare()
+    progress.show("gpu1", "45 %")
+    (file,) = (tmp_path / "trtllm-fleet-progress").iterdir()
+    os.utime(file, (0, time.time() - 125))
+    assert progress.amount_of("gpu1", 3600) == "45 % (2 min 05 s ago)"
+    assert progress.amount_of("gpu1", 120) == ""
+
+
+def test_control_characters_of_a_log_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    progress.show("gpu1", "45 %\r\x1b[31mred")
+    assert capsys.readouterr().out == "gpu1: 45 %  [31mred\n"
+
+
+def test_a_task_of_many_hosts_has_few_lines(clock: Clock) -> None:
+    table = progress.Progress(clock, lambda host, seconds: f"{host} is at 1 %")
+    for number in range(100, 200):
+        table.begin(f"gpu{number}", "Wait for the download")
+    clock.now = 60
+    lines = table.table(30)[1:]
+    assert lines[0] == "  gpu100: Wait for the download, for 1 min 00 s: gpu100 is at 1 %"
+    assert lines[-1] == "  gpu[108:199]: Wait for the download, for 1 min 00 s"
+    assert len(lines) == 9
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [("1", True), ("0", False)])
