@@ -19,13 +19,13 @@ class EtcdError(Exception):
     """etcd does not answer, or rejects a change."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Member:
     """A member of a cluster. It has no name until it has started once."""
 
-    id: int
     name: str
     peer_urls: tuple[str, ...]
+    id: int
 
     def __str__(self) -> str:
         return f"{self.name or 'not started'} ({', '.join(self.peer_urls)})"
@@ -53,11 +53,11 @@ class Etcdctl:
         text = self.call("member", "list", "--write-out=json")
         try:
             found = [
-                Member(one["ID"], one.get("name", ""), tuple(one["peerURLs"])) for one in json.loads(text)["members"]
+                Member(one.get("name", ""), tuple(one["peerURLs"]), one["ID"]) for one in json.loads(text)["members"]
             ]
         except (ValueError, LookupError, TypeError):
             raise EtcdError(f"etcdctl member list: unexpected output: {text[:200]}") from None
-        return sorted(found, key=lambda member: (member.name, member.peer_urls))
+        return sorted(found)
 
     def remove(self, member: Member) -> None:
         self.call("member", "remove", f"{member.id:x}")
@@ -92,11 +92,15 @@ def plan(members: Sequence[Member], lost: str, peer_url: str) -> Replacement:
 def replace(etcdctl: Etcdctl, lost: str, name: str, peer_url: str, check: bool) -> tuple[bool, list[Member]]:
     """Remove member ``lost`` and add ``name``; return whether anything changed, and the members afterwards.
 
-    With ``check`` nothing changes. Raises EtcdError.
+    With ``check`` nothing changes, and the members are the expected ones. Raises EtcdError.
     """
     members = etcdctl.members()
     wanted = plan(members, lost, peer_url)
     changed = bool(wanted.removed or wanted.added)
+    if check:
+        # etcd sets the number of a member, so a new one has none before.
+        new = [Member("", (peer_url,), 0)] if wanted.added else []
+        members = sorted([*(member for member in members if member != wanted.removed), *new])
     if check or not changed:
         return changed, members
     if wanted.removed:

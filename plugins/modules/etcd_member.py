@@ -69,7 +69,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 members:
-  description: The members afterwards, as NAME (URL). In check mode those before.
+  description: The members afterwards, as NAME (URL). In check mode the expected ones.
   returned: success
   type: list
   elements: str

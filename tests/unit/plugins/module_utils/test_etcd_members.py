@@ -73,8 +73,8 @@ def test_check_mode_changes_nothing() -> None:
     cluster = Cluster()
     changed, members = replace(cluster.ctl(), "control3", "control4", url(4), check=True)
     assert changed
-    assert len(members) == 3
     assert [words[1] for words in cluster.calls] == ["list"]
+    assert list(map(str, members)) == [f"not started ({url(4)})", f"control1 ({url(1)})", f"control2 ({url(2)})"]
 
 
 def test_nothing_to_replace() -> None:
