@@ -218,7 +218,7 @@ build: $(venv) ## Build the collection's tarball of the current commit in dist/,
 	python -m tools.build
 
 .PHONY: galaxy
-galaxy: $(venv) ## Check the tarball with galaxy-importer and the plugin documentation with antsibull-docs
+galaxy: $(venv) ## Check the tarball with galaxy-importer
 	python -m tools.galaxy
 
 .PHONY: release

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import yaml
 
+from tools import project
 from tools.docs import COLLECTION, repeats_main, role_specs
 from tools.environment import ROOT, prepared
 from tools.markdown import table
@@ -125,10 +126,7 @@ def reference_page(title: str, kinds: list[str]) -> str:
 
 def sources() -> Iterator[tuple[str, str]]:
     """Return each file of the repository that is a part of the site, and its place."""
-    files = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
-    )
-    for path in files.stdout.splitlines():
+    for path in project.names():
         found = place(path)
         if found and not found.startswith("reference/collection/"):
             yield path, found

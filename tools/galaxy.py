@@ -1,7 +1,7 @@
 # Copyright (c) 2026, trtllm.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Check the tarball of the current commit as Ansible Galaxy does, and the documentation: `make galaxy`.
+"""Check the tarball of the current commit as Ansible Galaxy does: `make galaxy`.
 
 galaxy-importer leaves out ansible-lint and ansible-test, which `make lint` and `make sanity` run.
 """
@@ -46,10 +46,7 @@ def main() -> int:
     problems = re.findall(r"^(?:WARNING|ERROR).*$", imported.stdout, re.MULTILINE)
     if imported.returncode or problems:
         print(imported.stdout, file=sys.stderr)
-    documented = subprocess.run(
-        ["antsibull-docs", "lint-collection-docs", "--plugin-docs", "."], cwd=ROOT, env=programs, check=False
-    )
-    return int(bool(imported.returncode or problems or documented.returncode))
+    return int(bool(imported.returncode or problems))
 
 
 if __name__ == "__main__":

@@ -35,12 +35,12 @@ import time
 from typing import Any
 
 from ansible import constants as C
-from ansible.plugins.callback import CallbackBase
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils import progress
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.callbacks import TaskEndCallback
 
 
-class CallbackModule(CallbackBase):
+class CallbackModule(TaskEndCallback):
     """A thread of the run that prints tables; a task in a fork cannot see the others."""
 
     CALLBACK_VERSION = 2.0
@@ -71,23 +71,8 @@ class CallbackModule(CallbackBase):
         if task.action not in C._ACTION_ALL_INCLUDES:
             self._progress.begin(host.get_name(), task.get_name())
 
-    def v2_runner_on_ok(self, result: Any) -> None:
-        """Remove a task that succeeded."""
-        self._end(result)
-
-    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """Remove a task that failed."""
-        self._end(result)
-
-    def v2_runner_on_skipped(self, result: Any) -> None:
-        """Remove a task that was skipped."""
-        self._end(result)
-
-    def v2_runner_on_unreachable(self, result: Any) -> None:
-        """Remove the task of an unreachable host."""
-        self._end(result)
-
-    def _end(self, result: Any) -> None:
+    def task_ended(self, result: Any) -> None:
+        """Remove a task."""
         self._progress.end(result._host.get_name())
 
     def v2_playbook_on_stats(self, stats: Any) -> None:

@@ -35,8 +35,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible import context
-from ansible.plugins.callback import CallbackBase
 
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.callbacks import TaskEndCallback
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.timeline.page import page
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.timeline.timeline import Timeline
 
@@ -55,7 +55,7 @@ def outer_role(task: Any) -> str:
     return role
 
 
-class CallbackModule(CallbackBase):
+class CallbackModule(TaskEndCallback):
     """Start and end of each task on each host."""
 
     CALLBACK_VERSION = 2.0
@@ -71,19 +71,8 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         self._timeline.begin(host.get_name(), task._uuid)
 
-    def v2_runner_on_ok(self, result: Any) -> None:
-        self._end(result)
-
-    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        self._end(result)
-
-    def v2_runner_on_skipped(self, result: Any) -> None:
-        self._end(result)
-
-    def v2_runner_on_unreachable(self, result: Any) -> None:
-        self._end(result)
-
-    def _end(self, result: Any) -> None:
+    def task_ended(self, result: Any) -> None:
+        """Add the end of a task."""
         task, host = result._task, result._host.get_name()
         action = task.resolved_action or task.action
         self._compared = self._compared or action == COMPARE

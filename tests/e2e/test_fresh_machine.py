@@ -14,6 +14,7 @@ import pytest
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, Run, docker, lab
 from ansible_collections.trtllm.fleet.tests.e2e.test_pages import quick_start
+from tools import project
 
 PREFIX = "fresh-"
 # On a disk: an anonymous volume of a lab host.
@@ -63,15 +64,8 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]
     docker("network", "disconnect", "trtllm-lab", found.name)
     docker("network", "connect", "bridge", found.name)
     docker("exec", found.name, "mkdir", FOLDER)
-    archive = tmp_path / "tree.tar"
-    names = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=REPO, stdout=subprocess.PIPE, check=True
-    ).stdout
-    subprocess.run(
-        ["tar", "--create", "--null", "--files-from=-", f"--file={archive}"], cwd=REPO, input=names, check=True
-    )
-    with archive.open("rb") as tree:
-        subprocess.run(["docker", "exec", "--interactive", found.name, "tar", "-xC", FOLDER], stdin=tree, check=True)
+    project.copy(tmp_path / "tree")
+    docker("cp", f"{tmp_path / 'tree'}/.", f"{found.name}:{FOLDER}")
     docker("cp", CERTIFICATES, f"{found.name}:/root/ca-certificates.pem")
     yield found
     lab("down", environment=environment)

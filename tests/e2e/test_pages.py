@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.trtllm.fleet.tests.e2e.conftest import REPO, Run, begin, docker, finish, lab
+from tools import project
 
 PREFIX = "pages-"
 HOST = f"{PREFIX}1"
@@ -74,15 +75,9 @@ def address_of(host: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
-    """Copy what git would commit. The lab is shared, as a machine has one."""
+    """Copy the project. The lab is shared, as a machine has one."""
     path = tmp_path_factory.mktemp("checkout") / "fleet"
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=REPO, check=True, text=True, stdout=subprocess.PIPE
-    )
-    for name in listed.stdout.split("\0")[:-1]:
-        target = path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(REPO / name, target, follow_symlinks=False)
+    project.copy(path)
     (path / ".lab").symlink_to((REPO / ".lab").resolve())
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("LAB_", "VIRTUAL_ENV", "ANSIBLE_"))

@@ -21,7 +21,7 @@ import yaml
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
-from tools import lock
+from tools import lock, project
 from tools.build import as_json, build, normalized
 from tools.environment import pinned
 
@@ -59,12 +59,7 @@ class Copy(NamedTuple):
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     folder = tmp_path_factory.mktemp("release") / "fleet"
-    names = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
-    for name in names.splitlines():
-        # A link to another environment does not belong to the project.
-        if os.path.lexists(ROOT / name) and name != ".venv":
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+    project.copy(folder)
     (folder / ".cache").mkdir()
     (folder / ".cache/release").symlink_to(pinned("release"))
     # gpg's sockets need a short path.
