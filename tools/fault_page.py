@@ -17,7 +17,7 @@ HEAD = """# Fault catalogue
 
 <!-- Written by `make docs` from playbooks/vars/faults. -->
 
-The faults that [the doctor](../how-to/doctor.md) finds. *Seen* are the signals of `host_signals` and
+The faults that [the doctor](../how-to/doctor.md) finds. *Seen* are the signals of `host_signals_info` and
 their conditions. *Remedy* is the cheapest step that helps; if the driver asks for another recovery
 action, that one comes first. A host with a fault marked † should get no request.
 """

@@ -17,7 +17,7 @@ options:
     type: dict
     required: true
   statuses:
-    description: By host, the result of M(trtllm.fleet.host_status).
+    description: By host, the result of M(trtllm.fleet.host_status_info).
     type: dict
     required: true
   namespace:

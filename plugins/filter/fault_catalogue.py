@@ -15,7 +15,7 @@ description:
   - Fails with all problems of the rows.
 options:
   _input:
-    description: Rows that change or extend the catalogue, as in M(trtllm.fleet.fleet_faults).
+    description: Rows that change or extend the catalogue, as in M(trtllm.fleet.fleet_faults_info).
     type: list
     elements: dict
     required: true

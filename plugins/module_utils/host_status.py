@@ -130,7 +130,7 @@ class HostStatus:
         self.gpu_info: dict[str, Any] = {}
 
     def gather(self, compare: bool = True) -> dict[str, Any]:
-        """Return the result of module host_status, and keep that of module gpu_info in ``gpu_info``.
+        """Return the result of module host_status_info, and keep that of module gpu_info in ``gpu_info``.
 
         ``compare``: also compare files, packages and images with the record and the release, which takes most of the
         time. Raises ReleaseError and OSError."""

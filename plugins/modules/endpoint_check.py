@@ -28,6 +28,7 @@ author:
 extends_documentation_fragment:
   - trtllm.fleet.attributes
   - trtllm.fleet.attributes.info_module
+  - trtllm.fleet.attributes.action
 options:
   base_url:
     description: URL of the endpoint without C(/v1).

@@ -20,6 +20,7 @@ author:
   - trtllm.fleet contributors (@trtllm-fleet)
 extends_documentation_fragment:
   - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.action
   - trtllm.fleet.load_tool
 attributes:
   check_mode:

@@ -22,8 +22,8 @@ options:
         differs the record does not hold until V(recorded). The action plugin prints the first three differences.
       - V(changing) is for a playbook that is about to change the host without running all roles, such as a rollout. The
         record does not hold until V(recorded), which then has the host as it is, except what differed before. It is
-        what M(trtllm.fleet.host_status) compares with. The next V(compared) finds a difference, as the roles have not
-        run with the variables.
+        what M(trtllm.fleet.host_status_info) compares with. The next V(compared) finds a difference, as the roles have
+        not run with the variables.
       - V(recorded) writes the record after the roles, or that playbook, have ended well. It writes nothing if neither
         V(compared) nor V(changing) of this run opened the record, or if another run did since.
       - V(absent) removes the record.
@@ -73,7 +73,7 @@ notes:
   - Callback plugin C(trtllm_fleet_record) in the directory of the playbooks collects the results of tasks. If Ansible
     did not load it, as for a playbook elsewhere, no host is as recorded and no record is written.
 seealso:
-  - module: trtllm.fleet.host_status
+  - module: trtllm.fleet.host_status_info
   - module: trtllm.fleet.endpoint_check
 author:
   - trtllm.fleet contributors (@trtllm-fleet)

@@ -65,7 +65,7 @@ options:
     type: int
     default: 900
 seealso:
-  - module: trtllm.fleet.fleet_faults
+  - module: trtllm.fleet.fleet_faults_info
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 """

@@ -37,7 +37,8 @@ options:
     required: true
   manifest:
     description:
-      - Files of the snapshot, as M(trtllm.fleet.hub_manifest) returns them, with C(repository), C(commit) and C(files).
+      - Files of the snapshot, as M(trtllm.fleet.hub_manifest_info) returns them, with C(repository), C(commit) and
+        C(files).
       - The default is the one that V(staged) stored in the snapshot.
     type: dict
   state:
@@ -96,7 +97,7 @@ author:
 
 EXAMPLES = r"""
 - name: List the files of the model
-  trtllm.fleet.hub_manifest:
+  trtllm.fleet.hub_manifest_info:
     repository: openai/gpt-oss-120b
   register: model
 

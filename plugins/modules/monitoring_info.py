@@ -75,7 +75,7 @@ options:
     type: int
     default: 30
 seealso:
-  - module: trtllm.fleet.fleet_status
+  - module: trtllm.fleet.fleet_status_info
 """
 
 EXAMPLES = r"""

@@ -19,6 +19,7 @@ author:
   - trtllm.fleet contributors (@trtllm-fleet)
 extends_documentation_fragment:
   - trtllm.fleet.attributes
+  - trtllm.fleet.attributes.action
 attributes:
   check_mode:
     support: full

@@ -15,7 +15,7 @@ description:
   - Groups hosts with the same recipe, and compares each recipe with the release that the host runs.
   - Reads the variables of each host, which have the defaults of the role where not set. C(__plan_gpus) is the result of
     M(trtllm.fleet.gpu_info), C(__plan_release) of M(trtllm.fleet.host_release_info), and C(__plan_revision) of
-    M(trtllm.fleet.hub_manifest). Each may be missing, skipped, failed or unreachable.
+    M(trtllm.fleet.hub_manifest_info). Each may be missing, skipped, failed or unreachable.
   - The playbook C(trtllm.fleet.plan) gathers these results and runs the module once.
 extends_documentation_fragment:
   - trtllm.fleet.attributes

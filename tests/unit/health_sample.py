@@ -166,7 +166,7 @@ class SampleHost:
         return CommandResult(0, {"docker": "GPU 0: NVIDIA H200 (UUID: GPU-1)", "timedatectl": "yes\n"}.get(name, ""))
 
     def result(self, patch: pytest.MonkeyPatch) -> dict[str, Any]:
-        """Return what module host_signals returns for this host."""
+        """Return what module host_signals_info returns for this host."""
         patch.setattr(host_status, "query_health", lambda url: dict(self.health))
         host = host_status.HostStatus(
             self.root / "etc/trtllm-fleet",

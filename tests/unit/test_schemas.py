@@ -18,7 +18,7 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.tuning.trial import p
 from ansible_collections.trtllm.fleet.tests.schemas import SCHEMAS, valid
 from ansible_collections.trtllm.fleet.tests.unit.benchmark_sample import SUBJECT, document
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
-from ansible_collections.trtllm.fleet.tests.unit.plugins.modules.test_host_status import Machine
+from ansible_collections.trtllm.fleet.tests.unit.plugins.modules.test_host_status_info import Machine
 
 GPUS = {"serving_recipe_gpu_type": "b200", "serving_recipe_gpu_count": 8}
 SEVERAL = [

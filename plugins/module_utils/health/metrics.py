@@ -58,7 +58,8 @@ def render(
 ) -> str:
     """Return the metrics of one look.
 
-    ``status``: of module host_status. ``reasons``: why instances are unfit. ``looks``: since the start of the program.
+    ``status``: of module host_status_info. ``reasons``: why instances are unfit. ``looks``: since the start of the
+    program.
     """
     samples = [
         ("fleet_health_last_run_timestamp_seconds", {}, now),

@@ -56,7 +56,7 @@ def gather_signals(
     root: Path = Path("/"),
     clock: Callable[[], float] = time.time,
 ) -> list[Signal]:
-    """Return all signals of this host. ``status``: result of module host_status. A failed probe is a signal."""
+    """Return all signals of this host. ``status``: result of module host_status_info. A failed probe is a signal."""
     platform = Platform(root, runner, clock)
     with ThreadPoolExecutor(4) as pool:
         rare = pool.submit(rare_signals, status, runner, root, clock, control_time)

@@ -43,8 +43,8 @@ def sides(placement: Placement, statuses: Statuses, namespace: str, image: str) 
 
     A host that an operator drained does not take part.
 
-    placement: host names by kind of component. statuses: by host, the results of module host_status. namespace, image:
-    the new ones.
+    placement: host names by kind of component. statuses: by host, the results of module host_status_info. namespace,
+    image: the new ones.
     """
     found: Sides = {"first": [], "first_to_drain": [], "second": [], "plan": "", "problem": ""}
     hosts = _hosts(placement, statuses, namespace)

@@ -59,7 +59,7 @@ def resolve_revision(values: Tree, answers: Mapping[tuple[Any, ...], Tree]) -> T
 
 
 def revision_answers(variables: Mapping[str, Tree]) -> dict[tuple[Any, ...], Tree]:
-    """Return the results ``__plan_revision`` of ``trtllm.fleet.hub_manifest`` by revision."""
+    """Return the results ``__plan_revision`` of ``trtllm.fleet.hub_manifest_info`` by revision."""
     results = ((_revision_key(values), values.get("__plan_revision") or {}) for values in variables.values())
     return {key: result for key, result in results if not result.get("skipped") and result}
 

@@ -58,8 +58,8 @@ def make_status(
 ) -> dict[str, Any]:
     """Return the status of a fleet as data for JSON.
 
-    ``hosts``: results of module host_status by host. ``gateways``: results of module gateway_info by gateway. Both may
-    be results of tasks that failed or did not reach the host. ``inventory``: all hosts that a gateway may have.
+    ``hosts``: results of module host_status_info by host. ``gateways``: results of module gateway_info by gateway. Both
+    may be results of tasks that failed or did not reach the host. ``inventory``: all hosts that a gateway may have.
     """
     running = {name: gateways[name] for name in sorted(gateways, key=natural) if gateways[name].get("running")}
     rows = [host_status(name, hosts[name] or {}, running, bool(gateways)) for name in sorted(hosts, key=natural)]

@@ -36,8 +36,8 @@ ONE_DOWN = "gateway_instance_down"
 class Examined:
     """What the control node knows of a host.
 
-    ``answer``: result of module host_signals, also of a task that failed or did not reach the host. ``variables``: the
-    host's variables. ``gpu_host``: whether it is to serve.
+    ``answer``: result of module host_signals_info, also of a task that failed or did not reach the host. ``variables``:
+    the host's variables. ``gpu_host``: whether it is to serve.
     """
 
     answer: Tree

@@ -32,8 +32,8 @@ def plan_repairs(
 ) -> dict[str, dict[str, Any]]:
     """Return by host with a fault that takes it out of service: ``fault``, ``rungs``, ``gpus`` and ``reason``.
 
-    ``answers``: results of module host_signals. ``mode``: for all hosts; empty for the one of role host_health of each
-    host. Without rungs the reason says why no program repairs the host.
+    ``answers``: results of module host_signals_info. ``mode``: for all hosts; empty for the one of role host_health of
+    each host. Without rungs the reason says why no program repairs the host.
     """
     return {
         host: _plan_host(causes, answers.get(host) or {}, mode, now)

@@ -74,10 +74,10 @@ OWNED: Mapping[str, Callable[[Result], Names]] = {
     "trtllm.fleet.python_program": _program,
     # Recorded with every host: the release and its model, daemon.json, and all in the collection's own directories.
     "trtllm.fleet.docker_daemon_config": _nothing,
-    "trtllm.fleet.fleet_faults": _nothing,
+    "trtllm.fleet.fleet_faults_info": _nothing,
     "trtllm.fleet.host_remedy": _nothing,
-    "trtllm.fleet.host_signals": _nothing,
-    "trtllm.fleet.host_status": _nothing,
+    "trtllm.fleet.host_signals_info": _nothing,
+    "trtllm.fleet.host_status_info": _nothing,
     "trtllm.fleet.host_release": _nothing,
     "trtllm.fleet.model_snapshot": _nothing,
     # They write to the control node, a Grafana, a gateway, or a temporary directory.
@@ -127,7 +127,7 @@ OWNED: Mapping[str, Callable[[Result], Names]] = {
     "trtllm.fleet.host_check": _nothing,
     "trtllm.fleet.host_record": _nothing,
     "trtllm.fleet.host_release_info": _nothing,
-    "trtllm.fleet.hub_manifest": _nothing,
+    "trtllm.fleet.hub_manifest_info": _nothing,
     "trtllm.fleet.kv_transport_info": _nothing,
     "trtllm.fleet.monitoring_info": _nothing,
     "trtllm.fleet.serving_recipe": _nothing,

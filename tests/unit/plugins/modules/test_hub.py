@@ -1,4 +1,4 @@
-"""hub_manifest: what it makes of a hub's answers."""
+"""hub_manifest_info: what it makes of a hub's answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.hub import (
     parse_tree,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.weights.snapshot import Manifest, RemoteFile, write_manifest
-from ansible_collections.trtllm.fleet.plugins.modules import hub_manifest
+from ansible_collections.trtllm.fleet.plugins.modules import hub_manifest_info
 from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
@@ -470,7 +470,7 @@ Run = Callable[..., "dict[str, Any]"]
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def run(**options: Any) -> dict[str, Any]:
-        return run_module(hub_manifest, capsys, options)
+        return run_module(hub_manifest_info, capsys, options)
 
     return run
 
@@ -491,7 +491,7 @@ def test_module_knows_a_commit_that_the_hub_does_not_tell(
     script: Script, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings: list[str] = []
-    monkeypatch.setattr(hub_manifest.AnsibleModule, "warn", lambda _module, text: warnings.append(text))
+    monkeypatch.setattr(hub_manifest_info.AnsibleModule, "warn", lambda _module, text: warnings.append(text))
     script.has_model()
     told = run(hub_url=script.url, repository=REPOSITORY)
     commit, directory = told["commit"], tmp_path / told["commit"]

@@ -6,17 +6,18 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: host_signals
+module: host_signals_info
 short_description: Gather the signals of faults of a host
 version_added: 0.1.0
 description:
   - Examines GPUs, driver, NVLink fabric, kernel log, instances and their containers, units, weights, disks, memory,
     clock, name resolution, certificates and packages. It works on a host where nothing is installed yet.
-  - A signal is what was seen. M(trtllm.fleet.fleet_faults) decides which fault it is.
+  - A signal is what was seen. M(trtllm.fleet.fleet_faults_info) decides which fault it is.
   - A check without an answer is a signal, too, and does not stop the others. One execution takes some seconds.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
   - trtllm.fleet.attributes.info_module
+  - trtllm.fleet.attributes.action
   - trtllm.fleet.releases
 options:
   names:
@@ -30,15 +31,15 @@ options:
       - Not compared without it.
     type: float
 seealso:
-  - module: trtllm.fleet.fleet_faults
-  - module: trtllm.fleet.host_status
+  - module: trtllm.fleet.fleet_faults_info
+  - module: trtllm.fleet.host_status_info
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 """
 
 EXAMPLES = r"""
 - name: Gather the signals of the host
-  trtllm.fleet.host_signals:
+  trtllm.fleet.host_signals_info:
     names: [huggingface.co, nvcr.io]
     control_time: "{{ now(utc=true).timestamp() }}"
   register: signals
@@ -65,7 +66,7 @@ signals:
       driver_branch: 580
       evidence: "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 health:
-  description: What role P(trtllm.fleet.host_health#role) last found, as M(trtllm.fleet.host_status) returns it.
+  description: What role P(trtllm.fleet.host_health#role) last found, as M(trtllm.fleet.host_status_info) returns it.
   returned: success
   type: dict
   sample: {mode: drain, age_seconds: 7, unfit: {}, faults: []}

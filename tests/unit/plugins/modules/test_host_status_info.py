@@ -1,4 +1,4 @@
-"""host_status: one look at a host, with a real file system, scripted commands and real sockets for the instances."""
+"""host_status_info: one look at a host, by a real file system, scripted commands and real sockets of instances."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.record im
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.state import HostState, Owned
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_status import HostStatus, connections_by_port
-from ansible_collections.trtllm.fleet.plugins.modules import host_status
+from ansible_collections.trtllm.fleet.plugins.modules import host_status_info
 from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES, FIXTURES
 
@@ -483,11 +483,11 @@ def test_connections_are_counted_by_the_local_port() -> None:
 def test_module(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(host_status, "BOOTED", tmp_path / "not booted")
-    assert run_module(host_status, capsys, {"root": str(machine.root)})["release"] is None
+    monkeypatch.setattr(host_status_info, "BOOTED", tmp_path / "not booted")
+    assert run_module(host_status_info, capsys, {"root": str(machine.root)})["release"] is None
     machine.serve()
     (machine.root / "history.json").write_text("no JSON")
-    failed = run_module(host_status, capsys, {"root": str(machine.root)})
+    failed = run_module(host_status_info, capsys, {"root": str(machine.root)})
     assert failed["failed"]
     assert "history.json cannot be read" in failed["msg"]
 

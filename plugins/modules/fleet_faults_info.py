@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: fleet_faults
+module: fleet_faults_info
 short_description: Diagnose the faults of a fleet
 version_added: 0.1.0
 description:
@@ -24,7 +24,8 @@ attributes:
     details: Runs on the control node and does not connect to the host.
 options:
   hosts:
-    description: Results of M(trtllm.fleet.host_signals) by host, also of tasks that failed or did not reach the host.
+    description:
+      - Results of M(trtllm.fleet.host_signals_info) by host, also of tasks that failed or did not reach the host.
     type: dict
     required: true
   gateways:
@@ -48,12 +49,12 @@ options:
     choices: ['', observe, drain, restart, reset, reboot]
     default: ''
 seealso:
-  - module: trtllm.fleet.host_signals
+  - module: trtllm.fleet.host_signals_info
 """
 
 EXAMPLES = r"""
 - name: Set the faults of the fleet
-  trtllm.fleet.fleet_faults:
+  trtllm.fleet.fleet_faults_info:
     hosts: {gpu1: "{{ hostvars.gpu1.signals }}"}
     gateways: {}
     gpu_hosts: [gpu1]

@@ -1,4 +1,4 @@
-"""Test module hub_manifest with the lab's model hub."""
+"""Test module hub_manifest_info with the lab's model hub."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.modules import hub_manifest
+from ansible_collections.trtllm.fleet.plugins.modules import hub_manifest_info
 from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 from lab.origin.hub import build_repositories, server
 
@@ -20,7 +20,7 @@ Run = Callable[..., "dict[str, Any]"]
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def run(**options: Any) -> dict[str, Any]:
-        return run_module(hub_manifest, capsys, options)
+        return run_module(hub_manifest_info, capsys, options)
 
     return run
 

@@ -16,7 +16,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.trtllm.fleet.plugins.module_utils.registry import RegistryError, split_image
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.variables import role_default
 
-MODULE = "trtllm.fleet.host_signals"
+MODULE = "trtllm.fleet.host_signals_info"
 # Variables with the URLs that a GPU host downloads from, by role.
 URLS = {
     "model_weights": "model_weights_hub_url",

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: host_status
+module: host_status_info
 short_description: Gather the status of a GPU host
 version_added: 0.1.0
 description:
@@ -27,7 +27,7 @@ author:
 
 EXAMPLES = r"""
 - name: Gather the status of the host
-  trtllm.fleet.host_status:
+  trtllm.fleet.host_status_info:
   register: status
 
 - name: Assert that the host has no drift
@@ -275,7 +275,8 @@ acceptance:
 health:
   description:
     - What role P(trtllm.fleet.host_health#role) last found, the instances that it reports as C(unfit) to the gateways,
-      each with the reason, and the open C(faults), as M(trtllm.fleet.fleet_faults) returns them. V(null) without it.
+      each with the reason, and the open C(faults), as M(trtllm.fleet.fleet_faults_info) returns them. V(null)
+      without it.
   returned: success
   type: dict
   sample: {mode: drain, age_seconds: 7, unfit: {serve-0: "gpu_lost of GPU 0000:91:00.0"}, faults: [{fault: gpu_lost}]}

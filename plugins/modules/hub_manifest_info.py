@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: hub_manifest
+module: hub_manifest_info
 short_description: List the files of a model on a hub
 version_added: 0.1.0
 description:
@@ -87,19 +87,19 @@ author:
 
 EXAMPLES = r"""
 - name: Query the size of a model and the commit of main
-  trtllm.fleet.hub_manifest:
+  trtllm.fleet.hub_manifest_info:
     repository: openai/gpt-oss-120b
   register: manifest
 
 - name: Query a gated model on a mirror behind a proxy
-  trtllm.fleet.hub_manifest:
+  trtllm.fleet.hub_manifest_info:
     hub_url: https://hub.example.com
     repository: example/gated-model
     token: "{{ model_weights_token }}"
     proxy: http://proxy.example.com:3128
 
 - name: Query a fine-tune, which must have the shapes of its base model
-  trtllm.fleet.hub_manifest:
+  trtllm.fleet.hub_manifest_info:
     repository: example/gpt-oss-20b-support
     like: openai/gpt-oss-20b
     config: {model_type: gpt_oss, num_hidden_layers: 24, quantization_config.quant_method: mxfp4}

@@ -1,4 +1,4 @@
-"""Playbook status and the action fleet_status, on a host without a release and on hosts that cannot be reached."""
+"""Playbook status and the action fleet_status_info, on a host without a release and on hosts that cannot be reached."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: fleet_status
+module: fleet_status_info
 short_description: Summarise the status of a fleet
 version_added: 0.1.0
 description:
@@ -25,7 +25,8 @@ attributes:
     details: Runs on the control node and does not connect to the host.
 options:
   hosts:
-    description: Results of M(trtllm.fleet.host_status) by host, also of tasks that failed or did not reach the host.
+    description:
+      - Results of M(trtllm.fleet.host_status_info) by host, also of tasks that failed or did not reach the host.
     type: dict
     required: true
   gateways:
@@ -57,14 +58,14 @@ options:
     choices: [down, unreachable, degraded, never]
     default: never
 seealso:
-  - module: trtllm.fleet.host_status
+  - module: trtllm.fleet.host_status_info
   - module: trtllm.fleet.gateway_info
   - module: trtllm.fleet.monitoring_info
 """
 
 EXAMPLES = r"""
 - name: Set the status of the fleet
-  trtllm.fleet.fleet_status:
+  trtllm.fleet.fleet_status_info:
     hosts: {gpu1: "{{ hostvars.gpu1.look }}", gpu2: "{{ hostvars.gpu2.look }}"}
     gateways: {gateway1: "{{ gateway }}"}
     inventory: "{{ groups.all }}"
