@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import CONTAINER, UNIT, Fleet, lab, wait_for
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import CONTAINER, UNIT, Fleet, Run, lab, wait_for
 from ansible_collections.trtllm.fleet.tests.schemas import valid
 
-ENVIRONMENT = {**os.environ, "LAB_PREFIX": "heal-", "LAB_HOSTS": "1"}
+ENVIRONMENT = {**os.environ, "LAB_PREFIX": "heal-", "LAB_HOSTS": "1", "TRTLLM_FLEET_PROGRESS_SECONDS": "10"}
 WATCHDOG = UNIT.replace("trtllm-", "trtllm-watch-")
 FAULT = "/srv/trtllm-fleet/encodings/fault"
 # It loads longer than the response timeout, and is ready well before the start timeout.
@@ -36,13 +37,18 @@ PATIENCE = 600  # seconds
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Fleet]:
+def deployment() -> Iterator[tuple[Fleet, Run]]:
     lab("up", environment=ENVIRONMENT)
     host = Fleet("heal-1", ENVIRONMENT)
     run = host.playbook("site.yml", **VARIABLES)
     assert run.status == 0, run.output
-    yield host
+    yield host, run
     lab("down", environment=ENVIRONMENT)
+
+
+@pytest.fixture
+def served(deployment: tuple[Fleet, Run]) -> Fleet:
+    return deployment[0]
 
 
 @pytest.fixture
@@ -81,6 +87,14 @@ def status(host: Fleet, folder: Path) -> dict[str, Any]:
     assert run.status == 0, run.output
     (row,) = valid(json.loads((folder / "status.json").read_text()))["hosts"]
     return dict(row)
+
+
+def test_a_start_shows_how_far_the_engine_is(deployment: tuple[Fleet, Run]) -> None:
+    shown = re.findall(r"  heal-1: trtllm.fleet.trtllm_server : Verify each instance, for (.*)", deployment[1].output)
+    assert any(
+        re.search(rf"health: .*, up to \d+ s more; last line of {UNIT}: Loading safetensors .* [1-9]\d*%", line)
+        for line in shown
+    ), shown
 
 
 def test_loading_instance_is_not_restarted(host: Fleet) -> None:
