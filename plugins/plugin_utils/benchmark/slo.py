@@ -95,14 +95,14 @@ def verdict(document: Mapping[str, Any], users: int) -> list[str]:
     found = []
     for scenario in document["scenarios"]:
         name, slo = scenario["name"], document["slo"]
-        tried = {at_once(document, of, count, points): points for of, count, points in loads(document) if of == name}
-        enough = [count for count in tried if count >= users]
-        if any(not misses(tried[count], slo) for count in enough):
+        tried = [(at_once(document, of, count, points), points) for of, count, points in loads(document) if of == name]
+        enough = [(count, misses(points, slo)) for count, points in tried if count >= users]
+        if not all(missed for _count, missed in enough):
             continue
         if not enough:
-            most = max(tried, default=0)
+            most = max((count for count, _points in tried), default=0)
             found.append(f"{name}: no load of {users} or more users was measured; the highest is {most}")
         else:
-            count = min(enough)
-            found.append(f"{name}, {count} at once: {'; '.join(misses(tried[count], slo))}")
+            count, missed = min(enough)
+            found.append(f"{name}, {count} at once: {'; '.join(missed)}")
     return found

@@ -262,6 +262,14 @@ def test_random_arrivals_count_by_the_most_in_flight(most: tuple[int | None, ...
     assert (slo.verdict(found, 16) == []) is passed
 
 
+def test_loads_with_as_many_requests_in_flight_are_judged_apart() -> None:
+    found = document(50, 300)
+    found["scenarios"][0]["request_rate"] = 2
+    for point in found["points"]:
+        point["requests"] = {"most_at_once": 20}
+    assert slo.verdict(found, 16) == []
+
+
 # --- subjects -------------------------------------------------------------------------------------------------------
 
 RUNS = {
