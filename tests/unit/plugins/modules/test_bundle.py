@@ -239,6 +239,7 @@ UNFIT: dict[str, tuple[dict[str, Any], list[str]]] = {
     "version": ({"packages": ["nvidia-driver-cuda=590.48.01-*"]}, ["lacks nvidia-driver-cuda=590.48.01-*"]),
     "alone": ({"alone": True}, ["model_weights_share is false, so it gets none from other hosts: set it to true"]),
     "half a copy": ({}, ["/srv/bundle lacks files, or has others than it was built with (images/release.tar)"]),
+    "a link": ({}, ["/srv/bundle lacks files, or has others than it was built with (images/release.tar)"]),
 }
 
 
@@ -250,8 +251,11 @@ def test_what_does_not_fit_is_told(tmp_path: Path, weights: Path, case: str) -> 
     assert bundle_problems(bundle, wanted, tmp_path) == []
     assert bundle_problems(bundle, {**wanted, "revision": COMMIT}, None) == []
     change, expected = UNFIT[case]
+    archive = tmp_path / "images/release.tar"
     if case == "half a copy":
-        (tmp_path / "images/release.tar").unlink()
+        archive.unlink()
+    if case == "a link":
+        archive.symlink_to(archive.rename(tmp_path / "elsewhere.tar"))
     found = bundle_problems(bundle, {**wanted, **change}, tmp_path)
     assert len(found) == len(expected), found
     for problem, part in zip(found, expected):
