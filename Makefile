@@ -226,6 +226,7 @@ release: $(venv) gpg ## Make a release in dist/ and tag it, without publishing i
 	@python -m tools.release "$(VERSION)" --key "$(KEY)" --check
 	@$(call timed,sanity)
 	@$(call timed,galaxy)
+	@$(call timed,check-docs-site)
 	@python -m tools.release "$(VERSION)" --key "$(KEY)"
 
 .PHONY: lab-images

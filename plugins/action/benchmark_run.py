@@ -24,11 +24,9 @@ from ansible_collections.trtllm.fleet.plugins.plugin_utils.benchmark.scenario im
     choose,
     lengths,
 )
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.progress import show
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.progress import TURN, show
 
 MODULE = "trtllm.fleet.benchmark_load"
-# Seconds; a poll costs the load host about 0.3 s of CPU time.
-TURN = 10.0
 
 
 class LoadFailed(Exception):

@@ -14,11 +14,9 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.evaluation import Kept, failed_gates, gates, line, now
-from ansible_collections.trtllm.fleet.plugins.plugin_utils.progress import show
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.progress import TURN, show
 
 MODULE = "trtllm.fleet.evaluation_run"
-# Seconds; a poll costs the load host about 0.3 s of CPU time.
-TURN = 10.0
 
 
 class ActionModule(ActionBase):
