@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.rollout.plan import RolloutError, rollout_plan
@@ -29,11 +30,14 @@ class ActionModule(ActionBase):
                 "bake": {"type": "float", "required": True},
             }
         )
-        hosts = {
-            name: (host["trtllm_server_plan"], host.get("rollout_platform", []))
-            for name in variables["ansible_play_hosts"]
-            for host in [variables["hostvars"][name]]
-        }
+        found = {name: variables["hostvars"][name] for name in variables["ansible_play_hosts"]}
+        missing = [name for name, host in found.items() if "trtllm_server_plan" not in host]
+        if missing:
+            raise AnsibleActionFail(
+                f"trtllm_server_plan is not set for {', '.join(missing)}; a rollout needs the plan of each host. "
+                "Run entry point plan of role trtllm.fleet.trtllm_server on them first."
+            )
+        hosts = {name: (host["trtllm_server_plan"], host.get("rollout_platform", [])) for name, host in found.items()}
         try:
             return {"changed": False, **rollout_plan(hosts, **given)}
         except RolloutError as error:

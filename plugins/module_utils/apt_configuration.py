@@ -9,7 +9,7 @@ apt records each new package in a file, the note, before it is installed: see ma
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -22,6 +22,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.apt_source import is_
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import Change, put_directory, put_file
 from ansible_collections.trtllm.fleet.plugins.module_utils.managed_packages import NOTE
 from ansible_collections.trtllm.fleet.plugins.module_utils.openpgp import KeyFileError, key_fingerprints
+from ansible_collections.trtllm.fleet.plugins.module_utils.proxy import url_secrets
 
 # Marks the files of this collection below /etc/apt.
 MARK = "Written by Ansible, role trtllm.fleet.apt_packages."
@@ -264,3 +265,8 @@ VENDOR_OPTIONS: dict[str, Any] = dict(
     key_fingerprints=dict(type="list", elements="str", required=True, no_log=False),
     key_variable=dict(type="str", required=True, no_log=False),
 )
+
+
+def repository_secrets(repositories: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the passwords in the URLs of repositories, which have VENDOR_OPTIONS."""
+    return url_secrets(*(one[option] for one in repositories for option in ("url", "key_url")))

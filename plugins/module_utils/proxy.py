@@ -9,7 +9,11 @@ A module that gets them as options and sets its own environment does not.
 
 from __future__ import annotations
 
-from urllib.parse import unquote, urlsplit
+import re
+from urllib.parse import unquote
+
+# Of the user information of a URL, which ends with the last "@" before a path, a query or a fragment.
+PASSWORD = re.compile(r"//[^/?#\s:]*:([^/?#\s]+)@")
 
 
 def proxy_environment(proxy: str, no_proxy: str) -> dict[str, str]:
@@ -18,7 +22,9 @@ def proxy_environment(proxy: str, no_proxy: str) -> dict[str, str]:
 
 
 def url_secrets(*urls: str) -> set[str]:
-    """Return the passwords in URLs, as they are written and decoded. A message may have one without its URL."""
-    written = {urlsplit(url).password for url in urls}
-    passwords = {password for password in written if password}
+    """Return the passwords in URLs, or in texts with URLs, as they are written and decoded.
+
+    A message may have a password without its URL.
+    """
+    passwords = {password for url in urls for password in PASSWORD.findall(url)}
     return passwords | {unquote(password) for password in passwords}

@@ -136,6 +136,16 @@ class Systemd:
             skipped=value.get("ConditionResult") == "no" and value.get("ConditionTimestampMonotonic", "0") != "0",
         )
 
+    def started(self, name: str) -> float | None:
+        """Return the start of a service's main process, in seconds since 1970; None if none runs. Raises UnitError."""
+        shown = self._run("systemctl", "show", "--property=MainPID,ExecMainStartTimestampMonotonic", "--", name)
+        value = dict(line.split("=", 1) for line in shown.stdout.splitlines() if "=" in line)
+        if not int(value.get("MainPID") or 0):
+            return None
+        # The monotonic time has microseconds, the other one only seconds.
+        age = time.clock_gettime(time.CLOCK_MONOTONIC) - int(value["ExecMainStartTimestampMonotonic"]) / 1e6
+        return time.time() - age
+
     def journal(self, name: str, lines: int, invocation_id: str = "") -> list[str]:
         """Return the last lines of one run of the unit, or of the unit in this boot if that run has none.
 

@@ -41,7 +41,9 @@ options:
         type: str
         required: true
       url:
-        description: URL of the repository.
+        description:
+          - URL of the repository.
+          - Put its user name and password in C(/etc/apt/auth.conf.d), because every user of the host can read sources.
         type: str
         required: true
       suite:
@@ -67,7 +69,7 @@ options:
         type: str
         required: true
   pin:
-    description: Text of a preferences file with the name of O(repository); empty for none.
+    description: Text of a preferences file with the name of O(repository), which it needs; empty for none.
     type: str
     default: ""
   bundle:
@@ -135,13 +137,19 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.apt_configuration imp
     Fetch,
     Vendor,
     fetcher,
+    repository_secrets,
 )
+from ansible_collections.trtllm.fleet.plugins.module_utils.proxy import url_secrets
 
 
 def configure(apt: AptConfiguration, params: dict[str, Any], fetch: Fetch) -> dict[str, Any]:
     """Return the module's result. Raises AptError and OSError."""
     bundle: str = params["bundle"]
     new = False
+    if params["pin"] and not params["repository"]:
+        raise AptError(
+            "pin is set without repository; its file has the repository's name. Set repository, or leave pin empty."
+        )
     if bundle:
         new = apt.use_bundle(bundle, params["bundle_key"])
     else:
@@ -169,6 +177,8 @@ def main() -> None:
         ),
         supports_check_mode=True,
     )
+    if module.params["repository"]:
+        module.no_log_values.update(repository_secrets([module.params["repository"]]))
     apt = AptConfiguration(check_mode=module.check_mode)
     result = {}
     try:
@@ -179,6 +189,8 @@ def main() -> None:
     except (AptError, OSError) as error:
         module.fail_json(msg=str(error))
     diff = [change.diff() for change in apt.changes]
+    # A source that is replaced may have another password.
+    module.no_log_values.update(url_secrets(*(change.before for change in apt.changes)))
     module.exit_json(changed=bool(apt.changes), diff=diff, owned=sorted(apt.owned), **result)
 
 

@@ -19,6 +19,7 @@ description:
   - Fails if Docker could not start with the result. That is if the file is not valid JSON, if a key is also a flag in
     C(docker.service), or if C(dockerd --validate) (Docker 23.0 and later) rejects the result.
   - Reports a change if the meaning of the file changes. Docker then needs a restart, which the module does not do.
+    With O(restart_file) it is reported until Docker has restarted, also by the run after an interrupted one.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
 attributes:
@@ -30,7 +31,7 @@ attributes:
     details: Shows the text of the file.
   idempotent:
     support: full
-    details: Two files with the same meaning are equal, whatever their layout.
+    details: Two files with the same meaning are equal, whatever their layout. O(state_file) does not count.
 options:
   name:
     description: Owner of O(config).
@@ -48,6 +49,9 @@ options:
     description: File for the record of owners and settings.
     type: path
     default: /var/lib/trtllm-fleet/daemon.json.state
+  restart_file:
+    description: File that is created before the meaning changes, and that the caller removes after the restart.
+    type: path
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 """
@@ -59,6 +63,7 @@ EXAMPLES = r"""
     config:
       features:
         cdi: true
+    restart_file: /run/docker-restart
   notify: Restart Docker
 
 - name: Restore the previous setting
@@ -84,6 +89,7 @@ validated:
 """
 
 import json
+import os
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -98,10 +104,13 @@ def main() -> None:
             "config": {"type": "dict", "required": True},
             "path": {"type": "path", "default": "/etc/docker/daemon.json"},
             "state_file": {"type": "path", "default": "/var/lib/trtllm-fleet/daemon.json.state"},
+            "restart_file": {"type": "path"},
         },
         supports_check_mode=True,
     )
     name, config, path, state_file = (module.params[key] for key in ("name", "config", "path", "state_file"))
+    restart_file = module.params["restart_file"]
+    pending = bool(restart_file) and os.path.exists(restart_file)
     try:
         text, record = docker_daemon.read_text(path), docker_daemon.read_text(state_file)
         plan = docker_daemon.make_plan(text, record, name, config, (path, state_file))
@@ -110,6 +119,8 @@ def main() -> None:
         validated = docker_daemon.validate(module.get_bin_path("dockerd"), plan.config, name, path, run)
         record = json.dumps(plan.record, indent=2) + "\n" if plan.record else None
         if not module.check_mode:
+            if plan.config_changed and restart_file:
+                docker_daemon.put(restart_file, "")
             # In this order an interrupted run has recorded all that it wrote.
             if plan.record_changed and record:
                 docker_daemon.put(state_file, record)
@@ -120,7 +131,7 @@ def main() -> None:
     except (docker_daemon.DaemonConfigError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(
-        changed=plan.config_changed,
+        changed=plan.config_changed or pending,
         config=plan.config,
         validated=validated,
         diff={"before_header": path, "after_header": path, "before": plan.before or "", "after": plan.after or ""},

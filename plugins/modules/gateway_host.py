@@ -240,6 +240,10 @@ def host_change(host: dict[str, Any], given: dict[str, Any], found: Mapping[str,
             raise GatewayError("two of its servers have the same name; HAProxy needs different names. Rename one")
         old = old and agreed(old, drains)
         if state == "present":
+            if not servers:
+                raise GatewayError(
+                    "servers is empty; state present needs an instance. Set servers, or set state to absent"
+                )
             return agreed(present(old, servers, found), drains)
         if state == "drained":
             # A host that is not registered gets no request anyway.

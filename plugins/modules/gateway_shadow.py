@@ -104,7 +104,7 @@ dropped:
   returned: success
   type: int
   sample: 0
-skipped:
+not_compared:
   description:
     - Copies that were not compared, such as one of a request that was there before, or one whose answer in service took
       more than half of O(timeout).
@@ -167,7 +167,7 @@ def main() -> None:
         collected = shadow.finish()
     except (GatewayError, OSError) as error:
         module.fail_json(msg=str(error))
-    counts = {"dropped": collected.dropped, "skipped": collected.skipped}
+    counts = {"dropped": collected.dropped, "not_compared": collected.not_compared}
     module.exit_json(changed=False, pairs=result(collected, given["served_model"]), **counts)
 
 

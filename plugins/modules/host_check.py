@@ -267,35 +267,6 @@ facts:
     kernel: 6.1.0-37-amd64
     boot_id: 6ba7b810-9dad-11d1-80b4-00c04fd430c8
     hostname: gpu1
-ansible_facts:
-  description: The facts under the names of M(ansible.builtin.setup), so that a play needs no other facts.
-  returned: success
-  type: dict
-  contains:
-    architecture:
-      description: Machine name.
-      type: str
-      sample: x86_64
-    kernel:
-      description: Release of the running kernel.
-      type: str
-      sample: 6.1.0-37-amd64
-    distribution:
-      description: Name of the distribution.
-      type: str
-      sample: Debian
-    distribution_version:
-      description: Version of the distribution, with Debian's point release.
-      type: str
-      sample: "12.11"
-    distribution_major_version:
-      description: First part of the version.
-      type: str
-      sample: "12"
-    distribution_release:
-      description: Code name of the version.
-      type: str
-      sample: bookworm
 gpu:
   description: GPUs and driver, as M(trtllm.fleet.gpu_info) returns them.
   returned: success

@@ -79,6 +79,9 @@ options:
         description: Show no diff.
         type: bool
         default: false
+      unit:
+        description: The service that reads the file when it starts, for RV(stale).
+        type: str
 seealso:
   - module: ansible.builtin.copy
 author:
@@ -96,8 +99,17 @@ EXAMPLES = r"""
         mode: "0600"
       - path: /etc/systemd/system/example.service
         content: "{{ lookup('ansible.builtin.file', 'example.service') }}"
+        unit: example.service
       - path: /usr/local/lib/example/example.pyz
         program: example
+        unit: example.service
+  register: example_files
+
+- name: Start the service, or restart it if it runs with older files
+  ansible.builtin.systemd_service:
+    name: example.service
+    state: "{{ 'restarted' if 'example.service' in example_files.stale else 'started' }}"
+    daemon_reload: "{{ 'example.service' in example_files.stale }}"
 """
 
 RETURN = r"""
@@ -113,6 +125,13 @@ created:
   type: list
   elements: str
   sample: []
+stale:
+  description:
+    - Units of which a file was changed by this run, or after they started, such as by a run that was interrupted.
+  returned: success
+  type: list
+  elements: str
+  sample: [example.service]
 """
 
 import base64
@@ -125,6 +144,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import put_directory, put_file
+from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd, UnitError
 
 OPTIONS = dict(
     directories=dict(
@@ -145,6 +165,7 @@ OPTIONS = dict(
             mode=dict(type="str", default="0644"),
             group=dict(type="str", default="root"),
             sensitive=dict(type="bool", default=False),
+            unit=dict(type="str"),
         ),
     ),
 )
@@ -171,6 +192,21 @@ def group_id(item: dict[str, Any]) -> int | None:
         return None
 
 
+def stale_units(files: list[dict[str, Any]], written: list[str], systemd: Systemd) -> list[str]:
+    """Return the units with a file that was written now or after they started. Raises UnitError."""
+    paths: dict[str, list[str]] = {}
+    for file in files:
+        if file["unit"]:
+            paths.setdefault(file["unit"], []).append(file["path"])
+    return [unit for unit, read in paths.items() if set(written).intersection(read) or is_older(unit, read, systemd)]
+
+
+def is_older(unit: str, paths: list[str], systemd: Systemd) -> bool:
+    """Return whether a unit runs since before one of the files was written. Raises UnitError."""
+    started = systemd.started(unit)
+    return started is not None and started < max(os.stat(path).st_mtime for path in paths)
+
+
 def main() -> None:
     module = AnsibleModule(argument_spec=OPTIONS, supports_check_mode=True, no_log=True)
     items = module.params["directories"] + module.params["files"]
@@ -195,7 +231,11 @@ def main() -> None:
         created += [change.path for change in changes if new]
         if module._diff and not item.get("sensitive") and not item.get("program"):
             diff += [change.diff() for change in changes]
-    module.exit_json(changed=bool(written), written=written, created=created, diff=diff)
+    try:
+        stale = stale_units(module.params["files"], written, Systemd())
+    except UnitError as error:
+        module.fail_json(msg=str(error), written=written)
+    module.exit_json(changed=bool(written), written=written, created=created, stale=stale, diff=diff)
 
 
 if __name__ == "__main__":

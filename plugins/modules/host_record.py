@@ -69,6 +69,7 @@ attributes:
     support: none
   idempotent:
     support: full
+    details: Only V(absent) reports a change. The record is of the run, and is rewritten by each.
 notes:
   - Callback plugin C(trtllm_fleet_record) in the directory of the playbooks collects the results of tasks. If Ansible
     did not load it, as for a playbook elsewhere, no host is as recorded and no record is written.
@@ -132,7 +133,7 @@ recorded:
   returned: for V(recorded)
   type: bool
   sample: true
-items:
+item_count:
   description: Number of recorded items.
   returned: for V(recorded)
   type: int

@@ -23,6 +23,7 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
+    details: Does not wait for the requests in flight.
   diff_mode:
     support: none
   idempotent:
@@ -51,7 +52,7 @@ options:
     elements: str
     default: []
   gpus:
-    description: PCI addresses of the GPUs to reset.
+    description: PCI addresses of the GPUs to reset. V(started) of V(reset_gpu) needs one.
     type: list
     elements: str
     default: []
@@ -120,12 +121,14 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
-    if module.check_mode:
-        module.exit_json(changed=True, commands=[])
-
     try:
+        history = remedies.load_remedies(remedies.HISTORY)
         if given["result"] == "started":
-            _assert_allowed(module)
+            _assert_allowed(module, history)
+        if module.check_mode:
+            module.exit_json(changed=True, commands=[])
+        if given["result"] == "started":
+            _wait_for_requests(module)
         _record(module, given["result"])
         commands = _apply(module) if given["result"] == "started" and given["action"] in ACTIONS else []
     except remedies.HistoryError as error:
@@ -133,12 +136,19 @@ def main() -> None:
     module.exit_json(changed=True, commands=commands)
 
 
-def _assert_allowed(module: AnsibleModule) -> None:
-    """Fail within the limits of a remedy, and while requests are in flight."""
+def _assert_allowed(module: AnsibleModule, history: Sequence[remedies.Remedy]) -> None:
+    """Fail without the GPUs to reset, and within the limits of a remedy."""
     given = module.params
-    problem = remedies.limit_problem(given["action"], "host", remedies.load_remedies(remedies.HISTORY), time.time())
+    if given["action"] == "reset_gpu" and not given["gpus"]:
+        module.fail_json(msg="gpus is empty; reset_gpu needs the PCI address of a GPU. Set gpus. Nothing was changed.")
+    problem = remedies.limit_problem(given["action"], "host", history, time.time())
     if problem:
         module.fail_json(msg=f"{problem}. A fault that returns needs a person. Nothing was changed.")
+
+
+def _wait_for_requests(module: AnsibleModule) -> None:
+    """Fail if requests are in flight after the timeout."""
+    given = module.params
     end = time.monotonic() + given["drain_timeout"]
     while busy := _busy(given["ports"]):
         if time.monotonic() >= end:

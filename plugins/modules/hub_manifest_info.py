@@ -199,7 +199,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
-    module.no_log_values.update(url_secrets(given["proxy"]))
+    module.no_log_values.update(url_secrets(given["hub_url"], given["proxy"]))
     os.environ.update(proxy_environment(given["proxy"], given["no_proxy"]))
     try:
         others = ("timeout", "retries", "deadline", "repository_variable", "revision_variable")

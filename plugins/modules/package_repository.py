@@ -63,7 +63,9 @@ options:
         type: str
         required: true
       url:
-        description: URL of the repository.
+        description:
+          - URL of the repository.
+          - Put its user name and password in C(/etc/apt/auth.conf.d) of this machine, which apt reads here too.
         type: str
         required: true
       suite:
@@ -152,6 +154,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.apt_configuration imp
     Fetch,
     Vendor,
     fetcher,
+    repository_secrets,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.apt_mirror import (
     PackagesError,
@@ -184,6 +187,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
+    module.no_log_values.update(repository_secrets(given["repositories"]))
     # Another user may install them.
     os.umask(0o022)
     try:

@@ -35,9 +35,11 @@ options:
     type: path
     default: /var/lib/trtllm-fleet/rollout.json
   state:
-    description: V(held) takes or renews the lock, V(released) removes it if this run holds it.
+    description:
+      - V(held) takes or renews the lock, V(released) removes it if this run holds it.
+      - V(free) fails if another run holds the lock, and changes nothing.
     type: str
-    choices: [held, released]
+    choices: [free, held, released]
     default: held
   seconds:
     description: Seconds until the lock expires unless it is renewed.
@@ -52,13 +54,13 @@ options:
     type: bool
     default: false
   owner:
-    description: Identity of the run. The action plugin of this name sets it on the control node.
+    description: Identity of the run. The action plugin sets it.
     type: str
-    required: true
+    default: ''
   holder:
     description: User, control node and process of the run, for messages. The action plugin sets it.
     type: str
-    required: true
+    default: ''
   instead_of:
     description: Owner that has ended, whose lock is taken over. The action plugin sets it.
     type: str
@@ -82,7 +84,7 @@ rollout:
   sample: "2026-11-23T01:47:29Z"
 unfinished:
   description: Name of the rollout that holds the lock; empty without a lock, and for the lock of a rollback.
-  returned: for V(held)
+  returned: for V(free) and V(held)
   type: str
   sample: "2026-11-23T01:47:29Z"
 owner:
@@ -108,12 +110,12 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
             path=dict(type="path", default="/var/lib/trtllm-fleet/rollout.json"),
-            state=dict(type="str", default="held", choices=["held", "released"]),
+            state=dict(type="str", default="held", choices=["free", "held", "released"]),
             seconds=dict(type="float", default=7200),
             back=dict(type="bool", default=False),
             take_over=dict(type="bool", default=False),
-            owner=dict(type="str", required=True),
-            holder=dict(type="str", required=True),
+            owner=dict(type="str", default=""),
+            holder=dict(type="str", default=""),
             instead_of=dict(type="str", default=""),
         ),
         supports_check_mode=True,
@@ -121,13 +123,14 @@ def main() -> None:
     given = module.params
     lock = LockFile(Path(given["path"]))
     try:
-        if given["state"] == "released":
-            module.exit_json(changed=not module.check_mode and lock.release(given["owner"]))
         found = lock.read()
+        own = found is not None and found.owner == given["owner"]
+        if given["state"] == "released":
+            module.exit_json(changed=own if module.check_mode else lock.release(given["owner"]))
         instead = found.owner if found and given["take_over"] else given["instead_of"]
-        if module.check_mode:
+        if given["state"] == "free" or module.check_mode:
             lock.refuse(given["owner"], instead)
-            module.exit_json(changed=False, unfinished=unfinished(found))
+            module.exit_json(changed=given["state"] == "held" and not own, unfinished=unfinished(found))
         taken, held = lock.hold(given["owner"], given["holder"], given["seconds"], instead, given["back"])
         module.exit_json(changed=taken, rollout=held.rollout, unfinished=unfinished(held))
     except Held as error:

@@ -15,7 +15,8 @@ description:
     is not in service at every gateway although no operator drained it.
   - The instances of a host are updated one at a time if each new one has name, port and GPUs of an old one. Otherwise
     they are updated all at once.
-  - Reads the facts C(trtllm_server_plan) and C(rollout_platform) of all hosts of the play.
+  - Reads the facts C(trtllm_server_plan) and C(rollout_platform) of all hosts of the play. The first is required. Entry
+    point C(plan) of role P(trtllm.fleet.trtllm_server#role) sets it.
 extends_documentation_fragment:
   - trtllm.fleet.attributes
   - trtllm.fleet.attributes.info_module

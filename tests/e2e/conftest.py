@@ -42,8 +42,10 @@ def begin(
     command: Sequence[str], environment: Mapping[str, str], own_session: bool = False, directory: Path = REPO
 ) -> subprocess.Popen[str]:
     """Start a command in the repository. own_session: signals to its process group do not reach the tests."""
+    # Of tests that run in the background it would inherit that Ctrl-C is ignored.
+    terminal = ["env", "--default-signal=INT"] if own_session else []
     return subprocess.Popen(
-        command,
+        [*terminal, *command],
         cwd=directory,
         env=environment,
         text=True,

@@ -132,4 +132,4 @@ def test_bare_host_is_deployed_as_the_page_says(checkout: Checkout, page: str) -
     assert run.status == 0, run.output
     assert re.search(rf"{HOST} +serve-0 .* verified", run.output), run.output
     for command in on_the_host:
-        assert json.loads(docker("exec", HOST, "sh", "-c", command))["data"][0]["id"] == "openai/gpt-oss-120b"
+        assert json.loads(docker("exec", HOST, "sh", "-c", command))["data"][0]["id"] == "gpt-oss-120b"

@@ -59,12 +59,12 @@ class Collected:
     Attributes:
         pairs: Of the canary and of the instance in service.
         dropped: Copies for which the canary was too slow.
-        skipped: Copies that cannot be compared, such as a request that was there before.
+        not_compared: Copies that cannot be compared, such as a request that was there before.
     """
 
     pairs: list[tuple[Facts, Facts]] = field(default_factory=list)
     dropped: int = 0
-    skipped: int = 0
+    not_compared: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -170,7 +170,7 @@ class Shadow:
                 digest = hashlib.blake2b(copy.request, digest_size=16).digest()
                 # The canary may take twice as long.
                 if digest in self._seen or copy.answer.total_ms > self._timeout * 500:
-                    self.collected.skipped += 1
+                    self.collected.not_compared += 1
                     continue
                 self._seen.add(digest)
                 self._number += 1
@@ -191,7 +191,7 @@ class Shadow:
                 pair = None
             with self.collected.lock:
                 if pair is None:
-                    self.collected.skipped += 1
+                    self.collected.not_compared += 1
                 else:
                     self.collected.pairs.append(pair)
 

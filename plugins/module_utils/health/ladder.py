@@ -43,8 +43,6 @@ def apply(action: str, engines: Sequence[str], gpus: Sequence[str], runner: Runn
 
     ``engines``: units of the instances. ``gpus``: PCI addresses for reset_gpu. Raises RemedyError and OSError.
     """
-    if action == "reset_gpu" and not gpus:
-        raise RemedyError("reset_gpu needs the PCI address of a GPU")
     done: list[str] = []
     modules = dependents(MODULE, read_file(LOADED)) if action == "reload_driver" else []
 

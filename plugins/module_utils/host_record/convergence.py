@@ -141,7 +141,7 @@ class Convergence:
         """
         known = read_record(self.path)
         if self.check_mode or known is None or known.run != run:
-            return {"recorded": False, "items": 0, "unrestored": []}
+            return {"recorded": False, "item_count": 0, "unrestored": []}
         release = self.releases.description_or_none(self.releases.verified()) or {}
         mine = replace(
             # A task that had nothing to do this time still owns what it wrote in an earlier run.
@@ -152,12 +152,12 @@ class Convergence:
         items = self.state.items(mine)
         if known.drifted is not None:
             write_record(self.path, changed(known, mine, items))
-            return {"recorded": True, "items": len(items), "unrestored": []}
+            return {"recorded": True, "item_count": len(items), "unrestored": []}
         write_record(self.path, replace(known, run="", owned=mine, items=items, repeated=True))
         # With other inputs the roles themselves made a difference.
         now = {item: items[item] for item in known.items if item in items}
         left = differences(known.items, {**known.items, **now}) if known.repeated else []
-        return {"recorded": True, "items": len(items), "unrestored": [difference._asdict() for difference in left]}
+        return {"recorded": True, "item_count": len(items), "unrestored": [difference._asdict() for difference in left]}
 
     def remove(self) -> bool:
         """Remove the record. Returns whether there was one."""

@@ -21,7 +21,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.disks impor
     images_to_come,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.driver import check_driver, driver_to_install
-from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.facts import ansible_facts, at, read_facts
+from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.facts import at, read_facts
 from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.gpus import check_gpus
 from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.ports import check_ports
 from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.requirements import Archive, Find, Wanted
@@ -77,7 +77,6 @@ def examine(
         "problems": [str(check) for check in failures(done)],
         "warnings": warnings,
         "facts": asdict(facts),
-        "ansible_facts": ansible_facts(facts, root),
         "gpu": gpu,
         "images": images,
     }

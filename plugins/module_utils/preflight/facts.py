@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,19 +49,3 @@ def read_facts(root: Path, uname: os.uname_result) -> Facts:
         boot_id=read(at(root, "/proc/sys/kernel/random/boot_id")),
         hostname=uname.nodename,
     )
-
-
-def ansible_facts(facts: Facts, root: Path) -> dict[str, str]:
-    """Return the facts under the names of M(ansible.builtin.setup), for roles that read these."""
-    version = facts.version
-    if facts.distribution == "debian":  # os-release has no point release
-        debian_version = read(at(root, "/etc/debian_version"))
-        version = debian_version if re.fullmatch(r"\d+\.\d+", debian_version) else version
-    return {
-        "architecture": facts.architecture,
-        "kernel": facts.kernel,
-        "distribution": facts.distribution.title(),
-        "distribution_version": version,
-        "distribution_major_version": version.split(".")[0],
-        "distribution_release": facts.codename,
-    }

@@ -272,13 +272,28 @@ def test_module_takes_over_a_free_lock(module: Module) -> None:
 
 
 def test_module_changes_nothing_in_check_mode(module: Module, path: Path) -> None:
-    assert module(**ANN, _ansible_check_mode=True)["changed"] is False
+    module(**ANN, _ansible_check_mode=True)
     assert not path.parent.exists()
     module(**ANN)
     before = path.read_text()
     module(**ANN, seconds=1, _ansible_check_mode=True)
-    assert module(**ANN, state="released", _ansible_check_mode=True)["changed"] is False
+    module(**ANN, state="released", _ansible_check_mode=True)
     assert path.read_text() == before
+
+
+@pytest.mark.parametrize("state", ["held", "released"])
+@pytest.mark.parametrize("before", [{}, ANN, {**BOB, "seconds": 0}], ids=["free", "own", "expired"])
+def test_module_reports_the_same_change_in_check_mode(module: Module, state: str, before: dict[str, Any]) -> None:
+    if before:
+        module(**before)
+    expected = module(**ANN, state=state, _ansible_check_mode=True)["changed"]
+    assert module(**ANN, state=state)["changed"] is expected
+
+
+def test_module_takes_the_options_of_its_example(module: Module) -> None:
+    """The action plugin sets the identity of the run."""
+    (task,) = yaml.safe_load(rollout_lock.EXAMPLES)
+    assert module(**task["trtllm.fleet.rollout_lock"] or {})["changed"] is True
 
 
 def test_module_returns_errors_of_the_file_system(module: Module, path: Path) -> None:
@@ -450,3 +465,14 @@ def test_other_host_name_is_another_machine_in_a_container_only(
     assert action.is_dead(owner) is True
     monkeypatch.setattr(action.platform, "node", lambda: "f00dcafe")
     assert action.is_dead(owner) is dead
+
+
+def test_module_asserts_that_the_lock_is_free(module: Module, path: Path) -> None:
+    free = {"state": "free"}
+    assert module(**ANN, **free)["changed"] is False
+    assert not path.exists()
+    module(**BOB)
+    assert "bob" in module(**ANN, **free)["msg"]
+    held = path.read_text()
+    assert module(**BOB, **free)["changed"] is False
+    assert path.read_text() == held

@@ -25,6 +25,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.shadow import
     is_garbage,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.gateway.shadow_run import Shadow, result
+from ansible_collections.trtllm.fleet.plugins.modules import gateway_shadow
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
 CHAT = "/v1/chat/completions"
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {}}}]
@@ -182,14 +184,18 @@ def connect(connection: socket.socket, path: Path) -> None:
         time.sleep(0.01)
 
 
+def send(path: Path, content: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connect(connection, path)
+        connection.sendall(content)
+
+
 def run(path: Path, address: tuple[str, int], copies: list[bytes], timeout: float = 2.0) -> shadow_run.Collected:
     one = Shadow(path, [address], 2, timeout)
     thread = threading.Thread(target=one.run, args=(2.0,))
     thread.start()
     for content in copies:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connect(connection, path)
-            connection.sendall(content)
+        send(path, content)
     thread.join()
     return one.finish()
 
@@ -221,14 +227,14 @@ def test_what_is_not_understood_is_left_out(tmp_path: Path) -> None:
 def test_of_equal_requests_one_counts(tmp_path: Path) -> None:
     with canary() as address:
         collected = run(tmp_path / "shadow.sock", address, [copy("good") * 5 + copy("good", seed=1)])
-    assert (len(collected.pairs), collected.skipped) == (2, 4)
+    assert (len(collected.pairs), collected.not_compared) == (2, 4)
 
 
 def test_a_request_that_takes_long_is_left_out(tmp_path: Path) -> None:
     with canary() as address:
         content = copy("good").replace(b" 4 9 ", b" 4 1500 ", 1)
         collected = run(tmp_path / "shadow.sock", address, [content], timeout=2.0)
-    assert (len(collected.pairs), collected.skipped) == (0, 1)
+    assert (len(collected.pairs), collected.not_compared) == (0, 1)
 
 
 def test_a_canary_that_hangs_or_is_dead_has_broken_answers(tmp_path: Path) -> None:
@@ -247,3 +253,20 @@ def test_copies_for_a_slow_canary_are_dropped(tmp_path: Path) -> None:
     # Two at a time for three seconds.
     assert collected.dropped >= 80
     assert time.monotonic() - began < 6
+
+
+def test_copies_that_are_not_compared_do_not_make_the_task_skipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ansible counts a task as skipped whose result has a true ``skipped``."""
+    monkeypatch.setattr(gateway_shadow.Haproxy, "ask", lambda *_: "\n")
+    (tmp_path / "usage").mkdir()
+    sender = threading.Thread(target=send, args=(tmp_path / "usage/shadow.sock", copy("good") * 3))
+    with canary() as (address, port):
+        instances = [{"address": address, "port": port}]
+        options = {"model": "m", "served_model": "m", "share": 1.0, "seconds": 1, "instances": instances}
+        sender.start()
+        found = run_module(gateway_shadow, capsys, {**options, "socket": str(tmp_path / "admin.sock")})
+    sender.join()
+    assert (len(found["pairs"]), found["not_compared"]) == (1, 2)
+    assert "skipped" not in found

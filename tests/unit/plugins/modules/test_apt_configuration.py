@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import functools
+import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from http.client import IncompleteRead
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.apt_configuration imp
     key_problem,
 )
 from ansible_collections.trtllm.fleet.plugins.module_utils.openpgp import key_fingerprints
+from ansible_collections.trtllm.fleet.plugins.modules import apt_configuration as module
+from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
 # Made for this test with gpg, which says that the fingerprint is:
 FINGERPRINT = "2490B768C9DDAB2DFE4125CB02B47967E03D9618"
@@ -280,3 +285,39 @@ def test_an_interrupted_download_is_a_failed_one(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(apt_configuration, "fetch_url", lambda *_arguments, **_options: (Broken(), {"status": 200}))
     with pytest.raises(AptError, match=r"^https://vendor.example.com/key cannot be downloaded: IncompleteRead"):
         apt_configuration.fetcher(None)(VENDOR.key_url)
+
+
+# --- the module -------------------------------------------------------------------------------------------------------
+
+Run = Callable[..., "dict[str, Any]"]
+
+
+@pytest.fixture
+def run(root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a function that runs the module with ``root`` and returns its result."""
+    monkeypatch.setattr(module, "AptConfiguration", functools.partial(AptConfiguration, root))
+    monkeypatch.setattr(apt_configuration, "DELAY", 0.0)
+    return lambda **options: run_module(module, capsys, options)
+
+
+def test_passwords_of_urls_are_not_in_the_result(root: Path, run: Run) -> None:
+    """Neither in the invocation, nor in the differences: also not the one that is replaced."""
+    (root / "key").write_text(KEY)
+    repository = {**asdict(VENDOR), "key_url": f"file://{root}/key"}
+    for password in ("f%40rmer", "p%40ssword"):
+        result = run(repository={**repository, "url": URL.replace("//", f"//fleet:{password}@")})
+        assert password in (root / "etc/apt/sources.list.d/vendor.sources").read_text()
+    assert result["changed"] is True
+    assert not [word for word in ("f%40rmer", "f@rmer", "p%40ssword", "p@ssword") if word in json.dumps(result)]
+    failed = run(repository={**repository, "key_url": "http://fleet:p%40ssword@127.0.0.1:9/key"})
+    assert "127.0.0.1:9/key cannot be downloaded" in failed["msg"]
+    assert not [word for word in ("p%40ssword", "p@ssword") if word in json.dumps(failed)]
+
+
+@pytest.mark.parametrize("bundle", ["", "/srv/bundle/packages"])
+def test_a_pin_needs_the_name_of_a_repository(root: Path, run: Run, bundle: str) -> None:
+    failed = run(pin="Package: *\n", bundle=bundle, bundle_key="a key\n")
+    assert failed["msg"] == (
+        "pin is set without repository; its file has the repository's name. Set repository, or leave pin empty."
+    )
+    assert tree(root) == {}

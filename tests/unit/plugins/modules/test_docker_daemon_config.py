@@ -226,12 +226,13 @@ class Host:
         assert self.dockerd
         return CommandResult(self.dockerd.rc, "", self.dockerd.stderr.replace("FILE", argv[3]))
 
-    def apply(self, name: str, config: dict[str, Any], check: bool = False) -> dict[str, Any]:
+    def apply(self, name: str, config: dict[str, Any], check: bool = False, **options: str) -> dict[str, Any]:
         arguments = {
             "name": name,
             "config": config,
             "path": str(self.file),
             "state_file": str(self.record),
+            **options,
             "_ansible_check_mode": check,
             "_ansible_diff": True,
         }
@@ -428,3 +429,17 @@ def test_a_write_that_fails_leaves_nothing_behind(host: Host, monkeypatch: pytes
     assert "No space left on device" in result["msg"]
     assert host.file.read_text() == '{"mtu": 1400}'
     assert not list(host.root.rglob(".daemon*"))
+
+
+def test_a_restart_is_needed_until_it_was_made(host: Host) -> None:
+    """A run may be interrupted before its handlers."""
+    restart = host.root / "run/restart"
+    assert host.apply("cdi", CDI, check=True, restart_file=str(restart))["changed"]
+    assert not restart.exists()
+    assert host.apply("cdi", CDI, restart_file=str(restart))["changed"]
+    for check in (True, False):
+        again = host.apply("cdi", CDI, check, restart_file=str(restart))
+        assert (again["changed"], again["diff"]["before"]) == (True, again["diff"]["after"])
+    restart.unlink()
+    assert not host.apply("cdi", CDI, restart_file=str(restart))["changed"]
+    assert not restart.exists()

@@ -110,5 +110,10 @@ def test_passwords_are_known_as_written_and_decoded() -> None:
     }
 
 
+def test_passwords_in_a_text_are_known() -> None:
+    text = "Types: deb\nURIs: https://a:one@vendor.test/ http://[fe80::1/ http://b@c.test:two@[::1]:80/x@y\nSuites: /\n"
+    assert url_secrets(text, "https://d:three") == {"one", "two"}
+
+
 def test_no_proxy_leaves_the_environment_as_it_is() -> None:
     assert proxy_environment("", "example.test") == {}

@@ -448,7 +448,8 @@ BOTH = {"host": "gpu1", "servers": [server("serve-0", 8000, model=BIG), server("
 )  # fmt: skip
 def test_names_of_models(site: Site, models: list[str], aliases: dict[str, str], routes: dict[str, str]) -> None:
     (site.root / "aliases.json").write_text(json.dumps(aliases))
-    site.run(host="gpu1", servers=[server(f"serve-{n}", 8000 + n, model=model) for n, model in enumerate(models)])
+    servers = [server(f"serve-{n}", 8000 + n, model=model) for n, model in enumerate(models)]
+    site.run(host="gpu1" if models else "", servers=servers)
     found = re.findall(r"^  route (\S+) (\S+)$", site.config(), re.MULTILINE)
     assert len(found) == len(routes)
     assert dict(found) == {name: f"model:{model.replace('/', ':')}" for name, model in routes.items()}
@@ -615,6 +616,11 @@ def test_a_new_head_is_taken_up_without_a_host(site: Site) -> None:
     ("options", "problem"),
     [
         ({**READY, "host": "gpu9"}, "gpu9 is not known to this gateway"),
+        # It would remove the instances of the host.
+        (
+            {"host": "gpu1"},
+            "gpu1: servers is empty; state present needs an instance. Set servers, or set state to absent",
+        ),
         ({**READY, "instances": ["serve-0", "a"]}, "gpu1 has no instance a; it has serve-0, serve-1"),
         ({**GPU2, "host": "gpu 2"}, "'gpu 2' is not a name for HAProxy"),
         ({**GPU2, "host": "a/b"}, "'a/b' is not a name for HAProxy"),

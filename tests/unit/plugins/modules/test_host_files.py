@@ -8,13 +8,16 @@ from __future__ import annotations
 import base64
 import os
 import stat
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import put_directory, put_file
+from ansible_collections.trtllm.fleet.plugins.module_utils.systemd_unit import Systemd
 from ansible_collections.trtllm.fleet.plugins.modules import host_files
 from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
 
@@ -168,6 +171,34 @@ def test_a_file_that_vanishes_while_it_is_read_is_written(tmp_path: Path, monkey
         patched.setattr(Path, "read_bytes", vanish)
         assert [change.path for change in put_file(path, b"token", 0o600)] == [str(path)]
     assert (path.read_text(), mode(path)) == ("token", 0o600)
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("started", "stale"), [(None, []), (-60.0, ["a.service"]), (60.0, [])], ids=["stopped", "before", "after"]
+)
+def test_a_unit_is_stale_from_the_write_until_its_start(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: float | None, stale: list[str]
+) -> None:
+    """A run may be interrupted between both."""
+    path = tmp_path / "file"
+    wanted = {"files": [{"path": str(path), "content": "text", "unit": "a.service"}]}
+
+    def answer(argv: Sequence[str], _timeout: float) -> CommandResult:
+        assert argv[:2] == ("systemctl", "show")
+        assert argv[-1] == "a.service"
+        if started is None:
+            return CommandResult(0, "MainPID=0\nExecMainStartTimestampMonotonic=0\n")
+        age = time.time() - path.stat().st_mtime - started
+        moment = (time.clock_gettime(time.CLOCK_MONOTONIC) - age) * 1e6
+        return CommandResult(0, f"MainPID=7\nExecMainStartTimestampMonotonic={moment:.0f}\n")
+
+    monkeypatch.setattr(host_files, "Systemd", lambda: Systemd(answer))
+    checked = run(files=[dict(file) for file in wanted["files"]], _ansible_check_mode=True)
+    assert (checked["stale"], path.exists()) == (["a.service"], False)
+    assert run(files=[dict(file) for file in wanted["files"]])["stale"] == ["a.service"]
+    again = run(files=[dict(file) for file in wanted["files"]])
+    assert (again["changed"], again["stale"]) == (False, stale)
 
 
 def test_functions_return_what_they_would_change(tmp_path: Path) -> None:

@@ -160,8 +160,10 @@ def test_a_damaged_record_allows_no_remedy(host: Host, capsys: pytest.CaptureFix
 
 
 def test_a_reset_of_no_gpu_is_an_error(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
-    assert remedy(capsys, "reset_gpu", gpus=[])["failed"]
-    assert host.results == [("reset_gpu", "failed")]
+    assert remedy(capsys, "reset_gpu", gpus=[])["msg"] == (
+        "gpus is empty; reset_gpu needs the PCI address of a GPU. Set gpus. Nothing was changed."
+    )
+    assert (host.commands, host.results) == ([], [])
 
 
 def test_a_reboot_and_results_are_only_recorded(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,6 +179,33 @@ def test_check_mode_changes_nothing(host: Host, capsys: pytest.CaptureFixture[st
     outcome = remedy(capsys, "reset_gpu", _ansible_check_mode=True)
     assert outcome["changed"]
     assert (host.commands, host.results) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("before", "action", "options"),
+    [
+        pytest.param([], "reset_gpu", {"gpus": []}, id="no_gpu"),
+        pytest.param(["restart_engine"], "restart_engine", {}, id="cool_down"),
+        pytest.param(["reboot"], "reboot", {}, id="limit"),
+        pytest.param(None, "reboot", {}, id="damaged_record"),
+        pytest.param(None, "reboot", {"result": "verified"}, id="damaged_record_of_a_result"),
+    ],
+)
+def test_check_mode_rejects_what_a_run_rejects(
+    host: Host, capsys: pytest.CaptureFixture[str], before: list[str] | None, action: str, options: dict[str, Any]
+) -> None:
+    for one in before or []:
+        remedy(capsys, one)
+    if before is None:
+        host.record.write_text("[{]")
+    checked = remedy(capsys, action, **options, _ansible_check_mode=True)
+    assert checked["msg"] == remedy(capsys, action, **options)["msg"]
+
+
+def test_check_mode_does_not_wait_for_requests(host: Host, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """In check mode the host was not drained."""
+    (tmp_path / "tcp").write_text("   0: 0100007F:1F40 0100007F:9C40 01 00000000\n")
+    assert remedy(capsys, "restart_engine", ports=[8000], drain_timeout=0, _ansible_check_mode=True)["changed"]
 
 
 def test_without_a_record_no_remedy(host: Host, capsys: pytest.CaptureFixture[str]) -> None:

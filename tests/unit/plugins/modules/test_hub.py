@@ -602,3 +602,9 @@ def test_without_values_the_config_is_not_read(script: Script, query: Run) -> No
     script.has_model()
     assert "failed" not in query(config={})
     assert CONFIG_PATH not in [request[1] for request in script.requests]
+
+
+def test_password_of_the_hub_is_not_in_the_result(run: Run) -> None:
+    failed = run(hub_url="http://fleet:p%40ssword@127.0.0.1:9", repository=REPOSITORY, retries=0)
+    assert "model_weights_hub_url" in failed["msg"]
+    assert not [word for word in ("p%40ssword", "p@ssword") if word in json.dumps(failed)]

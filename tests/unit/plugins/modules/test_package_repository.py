@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.plugins.module_utils import apt_mirror
+from ansible_collections.trtllm.fleet.plugins.module_utils import apt_configuration, apt_mirror
 from ansible_collections.trtllm.fleet.plugins.module_utils.apt_mirror import PackagesError, available_versions, sources
 from ansible_collections.trtllm.fleet.plugins.modules import package_repository
 from ansible_collections.trtllm.fleet.tests.unit.module_run import run_module
@@ -297,3 +298,13 @@ def test_versions_of_a_repository_without_a_key(tmp_path: Path, repository: Repo
 def test_versions_of_a_repository_out_of_reach(repository: Repository) -> None:
     with pytest.raises(PackagesError, match=r"127\.0\.0\.1:1"):
         available_versions(apt_mirror.Repository("vendor", "http://127.0.0.1:1/", None), ["driver"])
+
+
+def test_passwords_of_urls_are_not_in_the_result(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apt_configuration, "DELAY", 0.0)
+    url = "http://fleet:{}@127.0.0.1:9"
+    vendor = {"name": "vendor", "key_fingerprints": [], "key_variable": "vendor_key_fingerprints"}
+    vendor |= {"url": url.format("s%40urce"), "key_url": f"{url.format('s%40cret')}/key"}
+    failed = run(["driver"], repositories=[vendor])
+    assert "127.0.0.1:9/key cannot be downloaded" in failed["msg"]
+    assert not [word for word in ("s%40urce", "s@urce", "s%40cret", "s@cret") if word in json.dumps(failed)]

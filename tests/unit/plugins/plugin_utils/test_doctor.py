@@ -15,6 +15,7 @@ from ansible.errors import AnsibleError
 from ansible_collections.trtllm.fleet.plugins.module_utils.command import CommandResult
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.catalogue import (
     CatalogueError,
+    Fault,
     Finding,
     diagnose,
     load_catalogue,
@@ -24,6 +25,7 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.state imp
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.doctor import Examined, examine, report
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.fault_rows import fault_rows, read_catalogue
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.health.text import render
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.variables import unknown
 from ansible_collections.trtllm.fleet.tests.schemas import valid
 from ansible_collections.trtllm.fleet.tests.unit.health_sample import GPUS, NOW, SWITCHES, UNIT, SampleHost
 
@@ -480,6 +482,12 @@ def test_a_fleet_that_is_well_has_no_fault(fleet: Fleet) -> None:
 
 def test_each_row_has_a_test() -> None:
     assert sorted({*FAULTS, *TASKS}) == sorted(CATALOGUE)
+
+
+@pytest.mark.parametrize("fault", CATALOGUE.values(), ids=CATALOGUE)
+def test_variables_of_a_cure_exist(fault: Fault) -> None:
+    names = re.findall(r"\b[a-z0-9]+(?:_[a-z0-9]+)+\b", fault.cure)
+    assert list(unknown(names)) == []
 
 
 @pytest.mark.parametrize("name", FAULTS)
