@@ -247,7 +247,7 @@ def test_changed_files_are_refused_by_name_and_other_packages_have_another_key()
         assert [host.chat() for host in HOSTS] == [200, 200]
 
 
-def test_older_bundle_is_used_again() -> None:
+def test_older_bundle_is_used_again_by_a_rollout() -> None:
     """A host has the newer one, too, and the inventory knows both."""
     MAKER.shell(
         f"mv {BUNDLE} /srv/new && cp --archive --link /srv/old {BUNDLE} && cp /srv/bundle.json {BUNDLE}/bundle.json"
@@ -257,7 +257,7 @@ def test_older_bundle_is_used_again() -> None:
     carry(MAKER, FIRST)
     with without_internet_access(HOSTS):
         limit = f"--limit={FIRST.host},{SECOND.host}"
-        run = FIRST.playbook("site.yml", limit, bundle_dir=BUNDLE, bundle_sha256=both, **SHARE)
+        run = FIRST.playbook("playbooks/rollout.yml", limit, bundle_dir=BUNDLE, bundle_sha256=both, **SHARE)
         assert run.status == 0, run.output
         assert [host.chat() for host in HOSTS] == [200, 200]
     assert all(host.release() != release for host, release in zip(HOSTS, releases, strict=True))

@@ -132,6 +132,20 @@ def test_changed_setting_restarts_the_mirror(inventory: Path) -> None:
     assert MIRROR.shell(f"systemctl show --property=MainPID {UNIT}") != pid
 
 
+def test_docker_restarts_in_the_run_after_an_interrupted_one(inventory: Path) -> None:
+    """The role fails after it has written daemon.json, and before its handlers."""
+    options = {"docker_engine_options": {"shutdown-timeout": 20}}
+    pid = OTHER.shell("systemctl show --property=MainPID docker.service")
+    run = OTHER.playbook(PLAYBOOK, "-i", str(inventory), docker_engine_client_config_dir="/proc/none", **options)
+    assert run.status != 0, run.output
+    assert "shutdown-timeout" in OTHER.shell("cat /etc/docker/daemon.json")
+    assert OTHER.shell("systemctl show --property=MainPID docker.service") == pid
+    play(inventory, **options)
+    assert OTHER.shell("systemctl show --property=MainPID docker.service") != pid
+    assert changed(play(inventory, **options)) == ["0", "0"]
+    play(inventory)
+
+
 def test_setting_that_nginx_rejects_is_an_error(inventory: Path) -> None:
     pid = MIRROR.shell(f"systemctl show --property=MainPID {UNIT}")
     run = play(inventory, registry_mirror_certificate="/etc/hostname", registry_mirror_key="/etc/hostname")

@@ -109,3 +109,15 @@ def test_a_stopped_gateway_without_a_record_is_started(inventory: Path) -> None:
     run = site(inventory)
     assert (roles(run, GPU), roles(run, SERVICES)) == (set(), {"gateway", "registry_mirror"})
     assert SERVICES.shell("systemctl is-active trtllm-gateway").strip() == "active"
+
+
+def test_a_rollout_pulls_through_the_mirror(inventory: Path) -> None:
+    image = "registry.origin.test/nvidia/tensorrt-llm/release:1.3.0rc14"
+    # There is one host for the model.
+    variables = {"serving_recipe_image": image, "rollout_min_capacity": 0, "rollout_bake_seconds": 0}
+    run = GPU.playbook("playbooks/rollout.yml", "-i", str(inventory), **variables)
+    assert run.status == 0, run.output
+    unit = GPU.shell("grep --files-with-matches 1.3.0rc14 /etc/systemd/system/trtllm-image-*.service").strip()
+    assert ":5000" in GPU.shell(f"cat {unit}")
+    assert GPU.chat() == 200
+    assert roles(run, SERVICES) == set(), "the mirror is used as it is"
