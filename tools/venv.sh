@@ -22,10 +22,12 @@ if ! "$python" -c 'import ensurepip, venv' 2> /dev/null; then
   DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet "$(basename "$python")-venv"
 fi
 
-if ! .venv/bin/python -c "$new_enough" 2> /dev/null; then
+# An interrupted creation leaves a Python without pip.
+if [[ ! -e .venv/.created ]] || ! .venv/bin/python -c "$new_enough" 2> /dev/null; then
   echo "Creating .venv with $("$python" --version), 1.4 GB; nothing else changes"
   rm -rf .venv
   "$python" -m venv .venv
+  touch .venv/.created
 fi
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements.txt
 touch .venv/.made
