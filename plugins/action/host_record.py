@@ -36,11 +36,11 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         arguments = {**self._task.args, "collection": RUN.collection, "run": RUN.identifier or NO_RUN}
-        if arguments.get("state") == "compared":
+        if arguments.get("phase") == "compared":
             arguments["inputs"] = self._inputs(variables)
             if not RUN.collection:
                 arguments["reason"] = NO_CALLBACK
-        elif arguments.get("state") == "recorded":
+        elif arguments.get("phase") == "recorded":
             problem = NO_CALLBACK if not RUN.collection else RUN.problem()
             if problem:
                 return {**result, "recorded": False, "warnings": [f"The host is not recorded: {problem}."]}

@@ -16,7 +16,7 @@ description:
   - A host that is as recorded, with the same variables and the same collection, needs no role.
   - Playbook C(site.yml) uses it. One execution takes a tenth of a second, and the time of one completion per instance.
 options:
-  state:
+  phase:
     description:
       - V(compared) compares the host, and requests a completion of each instance if nothing differs. If something
         differs the record does not hold until V(recorded). The action plugin prints the first three differences.
@@ -26,9 +26,9 @@ options:
         not run with the variables.
       - V(recorded) writes the record after the roles, or that playbook, have ended well. It writes nothing if neither
         V(compared) nor V(changing) of this run opened the record, or if another run did since.
-      - V(absent) removes the record.
+      - V(removed) removes the record.
     type: str
-    choices: [compared, changing, recorded, absent]
+    choices: [compared, changing, recorded, removed]
     required: true
   reason:
     description: Why the roles run whatever the host is like, such as C(site_full). Then V(compared) compares nothing.
@@ -69,7 +69,7 @@ attributes:
     support: none
   idempotent:
     support: full
-    details: Only V(absent) reports a change. The record is of the run, and is rewritten by each.
+    details: Only V(removed) reports a change. The record is of the run, and is rewritten by each.
 notes:
   - Callback plugin C(trtllm_fleet_record) in the directory of the playbooks collects the results of tasks. If Ansible
     did not load it, as for a playbook elsewhere, no host is as recorded and no record is written.
@@ -83,12 +83,12 @@ author:
 EXAMPLES = r"""
 - name: Compare the host with its record
   trtllm.fleet.host_record:
-    state: compared
+    phase: compared
   register: record
 
 - name: Record the host
   trtllm.fleet.host_record:
-    state: recorded
+    phase: recorded
   when: not record.as_recorded
 """
 
@@ -158,11 +158,11 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_record.state imp
 
 def apply(host: Convergence, params: dict[str, Any]) -> dict[str, Any]:
     """Return the module's result."""
-    if params["state"] == "absent":
+    if params["phase"] == "removed":
         return {"changed": host.remove()}
-    if params["state"] == "changing":
+    if params["phase"] == "changing":
         return {"changed": False, **host.begin_change(params["run"], params["same_inputs"])}
-    if params["state"] == "recorded":
+    if params["phase"] == "recorded":
         return {"changed": False, **host.record(params["run"], Owned(**params["owned"]))}
     options = (params[name] for name in ("run", "collection", "inputs", "check", "reason", "serves"))
     return {"changed": False, **host.compare(*options)}
@@ -171,7 +171,7 @@ def apply(host: Convergence, params: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
-            state=dict(type="str", required=True, choices=["compared", "changing", "recorded", "absent"]),
+            phase=dict(type="str", required=True, choices=["compared", "changing", "recorded", "removed"]),
             reason=dict(type="str", default=""),
             same_inputs=dict(type="bool", default=False),
             serves=dict(type="bool", default=True),

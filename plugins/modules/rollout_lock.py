@@ -35,12 +35,14 @@ options:
     type: path
     default: /var/lib/trtllm-fleet/rollout.json
   state:
-    description:
-      - V(held) takes or renews the lock, V(released) removes it if this run holds it.
-      - V(free) fails if another run holds the lock, and changes nothing.
+    description: V(held) takes or renews the lock, V(released) removes it if this run holds it.
     type: str
-    choices: [free, held, released]
+    choices: [held, released]
     default: held
+  assert_only:
+    description: Fail if another run holds the lock, and do not take it.
+    type: bool
+    default: false
   seconds:
     description: Seconds until the lock expires unless it is renewed.
     type: float
@@ -79,12 +81,12 @@ rollout:
   description:
     - Name of the rollout, its start in UTC.
     - A run that takes over the lock of an interrupted rollout continues it under the same name.
-  returned: for V(held), except in check mode
+  returned: for V(held), except in check mode and with O(assert_only)
   type: str
   sample: "2026-11-23T01:47:29Z"
 unfinished:
   description: Name of the rollout that holds the lock; empty without a lock, and for the lock of a rollback.
-  returned: for V(free) and V(held)
+  returned: for V(held)
   type: str
   sample: "2026-11-23T01:47:29Z"
 owner:
@@ -110,7 +112,8 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
             path=dict(type="path", default="/var/lib/trtllm-fleet/rollout.json"),
-            state=dict(type="str", default="held", choices=["free", "held", "released"]),
+            state=dict(type="str", default="held", choices=["held", "released"]),
+            assert_only=dict(type="bool", default=False),
             seconds=dict(type="float", default=7200),
             back=dict(type="bool", default=False),
             take_over=dict(type="bool", default=False),
@@ -128,9 +131,9 @@ def main() -> None:
         if given["state"] == "released":
             module.exit_json(changed=own if module.check_mode else lock.release(given["owner"]))
         instead = found.owner if found and given["take_over"] else given["instead_of"]
-        if given["state"] == "free" or module.check_mode:
+        if given["assert_only"] or module.check_mode:
             lock.refuse(given["owner"], instead)
-            module.exit_json(changed=given["state"] == "held" and not own, unfinished=unfinished(found))
+            module.exit_json(changed=not given["assert_only"] and not own, unfinished=unfinished(found))
         taken, held = lock.hold(given["owner"], given["holder"], given["seconds"], instead, given["back"])
         module.exit_json(changed=taken, rollout=held.rollout, unfinished=unfinished(held))
     except Held as error:

@@ -468,7 +468,7 @@ def test_other_host_name_is_another_machine_in_a_container_only(
 
 
 def test_module_asserts_that_the_lock_is_free(module: Module, path: Path) -> None:
-    free = {"state": "free"}
+    free = {"assert_only": True}
     assert module(**ANN, **free)["changed"] is False
     assert not path.exists()
     module(**BOB)

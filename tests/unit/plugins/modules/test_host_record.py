@@ -329,7 +329,7 @@ def test_what_no_role_restored_is_reported(host: Host) -> None:
     assert host.record()["unrestored"] == []
     host.write("etc/trtllm-fleet/weights.json", "changed again")
     assert host.about() == ["/etc/trtllm-fleet/weights.json"]
-    result = apply(host.convergence, {"state": "recorded", "run": "run-1", "owned": {}})
+    result = apply(host.convergence, {"phase": "recorded", "run": "run-1", "owned": {}})
     assert result["unrestored"] == [
         {
             "about": "/etc/trtllm-fleet/weights.json",

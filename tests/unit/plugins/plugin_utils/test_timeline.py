@@ -114,7 +114,7 @@ PLAYBOOK = """
   gather_facts: false
   tasks:
     - trtllm.fleet.host_record:
-        state: compared
+        phase: compared
       ignore_errors: true  # the test needs the task's name only
     - ansible.builtin.include_role:
         name: outer
