@@ -368,6 +368,10 @@ def _only(values: Sequence[Any]) -> Any:
     return values[0] if values and all(value == values[0] for value in values) else None
 
 
+def _fabric_order(gpu: Gpu) -> tuple[bool, bool]:
+    return gpu.fabric_state == "Completed", gpu.fabric_status in (None, "Success")
+
+
 def describe(pci: Sequence[PciDevice], driver: Driver, answer: Answer, module_text: str) -> dict[str, Any]:
     """Return the result of M(trtllm.fleet.gpu_info)."""
     on_bus = [device for device in pci if device.is_gpu]
@@ -375,8 +379,8 @@ def describe(pci: Sequence[PciDevice], driver: Driver, answer: Answer, module_te
     known = {device.address for device in on_bus} | set(answer.lost)
     flavour, module_version = kernel_module(module_text)
     kinds = [(gpu.product_name, gpu.device_id, gpu.memory_total_mib) for gpu in gpus]
-    # The fabric is usable only if all GPUs are complete, so an incomplete one is reported.
-    fabric = next((gpu for gpu in gpus if gpu.fabric_state != "Completed"), gpus[0] if gpus else Gpu(""))
+    # The fabric is usable only if all GPUs are complete, so the worst one is reported.
+    fabric = min(gpus, key=_fabric_order, default=Gpu(""))
     return {
         "gpus": [asdict(gpu) for gpu in gpus],
         "count": len(gpus),

@@ -62,7 +62,7 @@ signals:
       day_count: 1
       age_hours: 0.2
       last: 1795756800.0
-      gpus: 1
+      gpu_count: 1
       driver_branch: 580
       evidence: "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 health:

@@ -84,7 +84,11 @@ CASES = [
     ),
     case("gpu_row_remap", gpu(**{"remapped_rows/remapped_row_pending": "Yes"}), GPU_WELL),
     case("gpu_row_remap_failed", gpu(**{"remapped_rows/remapped_row_failure": "Yes"}), GPU_WELL),
-    case("gpu_ecc_uncorrected", gpu(**{"ecc_errors/volatile/dram_uncorrectable": "1"}), GPU_WELL),
+    case(
+        "gpu_ecc_uncorrected",
+        gpu(**{"ecc_errors/volatile/dram_uncorrectable": "1", "gpu_recovery_action": "N/A"}),
+        GPU_WELL,
+    ),
     case(
         "gpu_too_hot",
         gpu(**{"clocks_event_reasons/clocks_event_reason_hw_thermal_slowdown": "Active"}),

@@ -53,7 +53,7 @@ RECOVERY_ACTIONS = {
 }
 # Attributes of each signal, to which conditions and texts may refer.
 SIGNALS: Mapping[str, tuple[str, ...]] = {
-    "xid": ("gpu", "code", "fatal", "action", "count", "day_count", "age_hours", "last", "gpus", "driver_branch"),
+    "xid": ("gpu", "code", "fatal", "action", "count", "day_count", "age_hours", "last", "gpu_count", "driver_branch"),
     "sxid": ("switch", "code", "fatal", "count", "day_count", "age_hours", "last"),
     "kernel": ("kind", "subject", "gpu", "count", "day_count", "age_hours", "last"),
     "gpu": (
@@ -78,10 +78,11 @@ SIGNALS: Mapping[str, tuple[str, ...]] = {
         "fabric_state",
         "fabric_status",
         "used",
+        "driver_branch",
     ),
     "gpu_missing": ("gpu", "present"),
-    "driver": ("state", "version", "loaded", "provisioned", "gpus"),
-    "fabric": ("switches", "state"),
+    "driver": ("state", "version", "loaded", "provisioned", "gpu_count"),
+    "fabric": ("switches", "state", "status"),
     "unit": ("name", "kind", "load", "active", "sub", "enabled", "restarts", "start_limit_reached"),
     "instance": (
         "name",
@@ -97,7 +98,7 @@ SIGNALS: Mapping[str, tuple[str, ...]] = {
         "log",
     ),
     "watchdog": ("name", "times", "reason", "age_hours"),
-    "container": ("name", "gpus", "error"),
+    "container": ("name", "has_gpus", "error"),
     "release": ("verified", "units", "model"),
     "drift": ("kind", "about", "now"),
     "record": ("state",),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,8 @@ OTHERS = {
 GREP = "NVRM|nvidia-nvswitch|Killed process|Remounting filesystem|blocked for more than|I/O error, dev"
 COMMAND = ("journalctl", "--dmesg", "--output=json", "--output-fields=MESSAGE", "--no-pager", "--quiet")
 EVIDENCE_LENGTH = 300
+# Seconds. NVIDIA's NVSentinel counts Xid 31 of a GPU within 3 minutes as one, and Xid 13 within 15 s.
+BURST = 180.0
 
 Signal = dict[str, Any]
 
@@ -56,7 +58,7 @@ class Line:
 
 
 @dataclass
-class Incidents:
+class Event:
     """Lines of one kind about one subject."""
 
     signal: Signal
@@ -103,19 +105,22 @@ def sysfs_address(address: str) -> str:
 
 
 def kernel_signals(lines: Iterable[Line], now: float) -> list[Signal]:
-    """Return a signal for each kind of event and subject, with the number of its lines and the last of them."""
-    found: dict[tuple[Any, ...], Incidents] = {}
+    """Return a signal for each kind of event and subject.
+
+    ``count``: its lines. ``day_count``: its bursts of lines within 24 hours. ``last``: the time of the last line.
+    """
+    found: dict[tuple[Any, ...], Event] = {}
     for line in lines:
         signal = classify(line.text)
         if signal is not None:
-            found.setdefault(tuple(signal.values()), Incidents(signal)).lines.append(line)
-    incidents = list(found.values())
+            found.setdefault(tuple(signal.values()), Event(signal)).lines.append(line)
+    events = list(found.values())
     # The same Xid on several GPUs points to the software.
     affected: dict[int, set[str]] = {}
-    for one in incidents:
+    for one in events:
         if one.signal["signal"] == "xid":
             affected.setdefault(one.signal["code"], set()).add(one.signal["gpu"])
-    return [_counted(one, now, affected) for one in incidents]
+    return [_counted(one, now, affected) for one in events]
 
 
 def classify(text: str) -> Signal | None:
@@ -140,18 +145,27 @@ def classify(text: str) -> Signal | None:
     return None
 
 
-def _counted(one: Incidents, now: float, affected: dict[int, set[str]]) -> Signal:
+def incidents(lines: Sequence[Line]) -> Iterator[float]:
+    """Yield the time at which each burst of lines began, oldest first: one error writes several lines."""
+    last = -BURST
+    for line in lines:
+        if line.time - last >= BURST:
+            yield line.time
+        last = line.time
+
+
+def _counted(one: Event, now: float, affected: dict[int, set[str]]) -> Signal:
     last = one.lines[-1]
     counted = {
         **one.signal,
         "count": len(one.lines),
-        "day_count": sum(now - line.time < 86400 for line in one.lines),
+        "day_count": sum(now - began < 86400 for began in incidents(one.lines)),
         "age_hours": round(max(0.0, now - last.time) / 3600, 2),
         "last": last.time,
         "evidence": _excerpt(last.text),
     }
     if one.signal["signal"] == "xid":
-        counted["gpus"] = len(affected[one.signal["code"]])
+        counted["gpu_count"] = len(affected[one.signal["code"]])
     return counted
 
 

@@ -95,7 +95,7 @@ def _instance_samples(status: Mapping[str, Any], reasons: Mapping[str, str]) -> 
 
 def _gpu_samples(status: Mapping[str, Any], signals: Sequence[Signal]) -> Iterator[Sample]:
     present = len(status["gpus"]) if status["driver"]["state"] == "ok" else 0
-    expected = next((one["gpus"] for one in signals if one["signal"] == "driver"), 0)
+    expected = next((one["gpu_count"] for one in signals if one["signal"] == "driver"), 0)
     yield "fleet_gpu_expected", {}, expected
     yield "fleet_gpu_present", {}, present
     for gpu in status["gpus"] if present else ():

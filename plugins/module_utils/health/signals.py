@@ -142,7 +142,7 @@ def gpu_signals(status: Status, on_bus: Sequence[str], known: Sequence[str] = ()
         "version": driver["version"],
         "loaded": driver["kernel_module"] is not None,
         "provisioned": bool(known or status["units"] or (driver["installed"] and on_bus)),
-        "gpus": len({*on_bus, *known}),
+        "gpu_count": len({*on_bus, *known}),
         "evidence": driver["message"] or f"driver {driver['version']} answers",
     }
     listed = {gpu["address"] for gpu in status["gpus"]}
@@ -150,17 +150,21 @@ def gpu_signals(status: Status, on_bus: Sequence[str], known: Sequence[str] = ()
         there = "the PCI bus has it" if address in on_bus else "the PCI bus does not have it"
         evidence = f"nvidia-smi does not list GPU {address}; {there}"
         yield {"signal": "gpu_missing", "gpu": address, "present": address in on_bus, "evidence": evidence}
-    if status["nvswitches"]:
+    # Trays of a rack have a fabric without a switch of their own.
+    if status["nvswitches"] or status["fabric"]:
+        failed = sorted({gpu["fabric_status"] for gpu in status["gpus"]} - {None, "Success"})
         yield {
             "signal": "fabric",
             "switches": status["nvswitches"],
             "state": status["fabric"],
-            "evidence": f"the fabric state of nvidia-smi is {status['fabric'] or 'not reported'}",
+            "status": ", ".join(failed) or "Success",
+            "evidence": f"the fabric state of nvidia-smi is {status['fabric'] or 'not reported'}"
+            + (f", its status {', '.join(failed)}" if failed else ""),
         }
     used = {index for instance in status["instances"] for index in instance["gpus"]}
     for gpu in status["gpus"]:
         if driver["state"] == "ok":
-            yield gpu_signal(gpu, gpu["index"] in used or not used)
+            yield {**gpu_signal(gpu, gpu["index"] in used or not used), "driver_branch": driver_branch(status)}
 
 
 def gpu_signal(gpu: Mapping[str, Any], used: bool) -> Signal:
@@ -328,7 +332,7 @@ def container_signals(status: Status, runner: Runner) -> Iterator[Signal]:
             yield {
                 "signal": "container",
                 "name": instance["name"],
-                "gpus": done.rc == 0,
+                "has_gpus": done.rc == 0,
                 "error": "" if done.rc == 0 else done.text,
                 "evidence": f"{' '.join(command)}: {' '.join(done.text.split())[:200]}",
             }

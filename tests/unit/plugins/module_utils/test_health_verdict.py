@@ -51,7 +51,7 @@ CATALOGUE = load_catalogue(
         row("gpu_lost", signal="xid", code=79),
         row("fabric_failed", signal="unit", kind="fabric_manager", active="failed"),
         row("gpu_narrow", signal="gpu", pcie_narrow=True),
-        row("container_without_gpu", "restart_engine", signal="container", gpus=False),
+        row("container_without_gpu", "restart_engine", signal="container", has_gpus=False),
         row("instance_down", "restart_engine", signal="instance", active=["failed", "inactive"]),
         {
             **row("worker_down", "restart_engine", signal="unit", kind="worker", active="failed"),
@@ -72,7 +72,7 @@ def instance(name: str = "serve-0", **values: Any) -> dict[str, Any]:
 
 
 FABRIC = {"signal": "unit", "kind": "fabric_manager", "name": "nvidia-fabricmanager.service", "active": "failed"}
-CONTAINER = {"signal": "container", "name": "serve-0", "gpus": False}
+CONTAINER = {"signal": "container", "name": "serve-0", "has_gpus": False}
 TIMER = {"signal": "unit", "kind": "restore", "name": "trtllm-restore.timer", "active": "active"}
 
 
@@ -307,7 +307,7 @@ def test_metrics_of_a_host_with_a_lost_gpu() -> None:
         "instances": [{"name": "serve-0", "unit": UNIT, "healthy": True, "connections": 7}],
     }
     accepted = {"signal": "acceptance", "verdict": "pass", "valid": True, "at": 5}
-    driver = {"signal": "driver", "state": "ok", "gpus": 2}
+    driver = {"signal": "driver", "state": "ok", "gpu_count": 2}
     again = xid(last=NOW - 90, action="Reset")
     signals = [xid(), again, driver, accepted]
     text = metrics.render(status, signals, looks(signals).confirmed, {"serve-0": 'a "b"\\'}, NOW, 7)

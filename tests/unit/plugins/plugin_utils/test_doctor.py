@@ -104,11 +104,13 @@ def gone_from_bus(fleet: Fleet) -> None:
     engine_ends(fleet, "RuntimeError: CUDA error: unspecified launch failure")
 
 
-def xid(code: int, text: str = DETAILS, times: int = 1, gpus: int = 1) -> Callable[[Fleet], None]:
+def xid(code: int, text: str = DETAILS, times: int = 1, gpus: int = 1, every: float = 3600) -> Callable[[Fleet], None]:
+    """Xids of the first ``gpus``, one each ``every`` seconds."""
+
     def inject(fleet: Fleet) -> None:
         for gpu in range(gpus):
-            for number in range(times):
-                fleet.host.xid(code, text, gpu, ago=60 + number)
+            for number in reversed(range(times)):
+                fleet.host.xid(code, text, gpu, ago=60 + number * every)
 
     return inject
 
@@ -306,7 +308,7 @@ FAULTS: Mapping[str, Callable[[Fleet], None]] = {
     "gpu_row_remap_failed": on_gpu(remapped_row_failure="Yes"),
     "gpu_memory_unrepairable": on_gpu(unrepairable_memory="Yes"),
     "gpu_memory_repair_pending": on_gpu(channel_repair_pending="Yes"),
-    "gpu_ecc_uncorrected": on_gpu(dram_uncorrectable="2"),
+    "gpu_ecc_uncorrected": on_gpu(dram_uncorrectable="2", gpu_recovery_action="N/A"),
     "gpu_recovery_action": on_gpu(gpu_recovery_action="Reboot"),
     "gpu_stopped": needs_reset(62, "pid=1, name=python3, 1234abcd 00000000"),
     "gpu_gsp_error": needs_reset(119, "pid=1, name=python3, Timeout after 45s of waiting for RPC response!"),
@@ -613,6 +615,48 @@ def test_a_driver_that_reports_recovery_actions_says_that_a_fault_is_over(fleet:
     assert fleet.findings() == [], "driver 580 asks for nothing"
     fleet.host.set_gpu("gpu_recovery_action", "N/A")
     assert first_answers(fleet.findings()) == ["gpu_memory_error"], "this GPU reports no recovery action"
+
+
+def test_errors_that_a_driver_contained_leave_the_gpu_in_service(fleet: Fleet) -> None:
+    """The counter keeps them until a reset; the driver asks for none."""
+    fleet.host.xid(94)
+    fleet.host.set_gpu("dram_uncorrectable", "1")
+    assert fleet.findings() == []
+
+
+@pytest.mark.parametrize(("code", "fault"), [(32, "gpu_copy_error"), (13, "gpu_program_error")])
+def test_lines_of_one_error_count_once(fleet: Fleet, code: int, fault: str) -> None:
+    xid(code, times=3, every=0.001)(fleet)
+    assert first_answers(fleet.findings()) == [fault]
+    fleet.host.xid(code, ago=1)
+    assert first_answers(fleet.findings()) == [fault], "within three minutes"
+
+
+@pytest.mark.parametrize("tag", ["state", "status"])
+def test_a_fabric_without_switches_of_the_host(fleet: Fleet, tag: str) -> None:
+    """A tray of a rack has its switches elsewhere, and a GPU may be registered without success."""
+    for address in SWITCHES:
+        (fleet.host.root / "sys/bus/pci/devices" / address / "class").write_text("0x060400\n")
+    fleet.host.set_gpu(tag, {"state": "In Progress", "status": "Insufficient Resources"}[tag], gpu=5)
+    (finding,) = fleet.findings()
+    assert finding.fault.id == "fabric_not_ready"
+
+
+def test_a_task_of_the_driver_that_hung_weeks_ago_is_no_fault(fleet: Fleet) -> None:
+    hung = "INFO: task nvidia-smi:77 blocked for more than 120 seconds."
+    fleet.host.kernel.append((NOW - 7200, hung))
+    fleet.host.kernel.append((NOW - 60, hung.replace("nvidia-smi", "nvme")))
+    assert first_answers(fleet.findings()) == ["task_blocked"]
+
+
+@pytest.mark.parametrize("name", [name for name in FAULTS if CATALOGUE[name].explains])
+def test_a_fault_and_what_it_explains(fleet: Fleet, name: str) -> None:
+    """On the same host and GPU. Some of them hide the fault, but none explains it."""
+    for effect in CATALOGUE[name].explains:
+        if effect in FAULTS:
+            FAULTS[effect](fleet)
+    FAULTS[name](fleet)
+    assert [one.consequence_of for one in fleet.findings() if one.fault.id == name and one.consequence_of] == []
 
 
 def test_lines_that_users_write_are_not_of_the_kernel() -> None:
