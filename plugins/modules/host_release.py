@@ -134,6 +134,11 @@ previous:
   returned: for V(staged) and V(stopped)
   type: str
   sample: 89e6c98d9288
+temporary:
+  description: Whether C(trtllm-restore.service) is to restore the verified release, at a time or at the next boot.
+  returned: for V(staged)
+  type: bool
+  sample: false
 replaces:
   description: Content of C(release.json) of RV(previous). V(null) without a readable one.
   returned: for V(staged)
@@ -214,6 +219,7 @@ def apply(releases: HostReleases, given: dict[str, Any]) -> dict[str, Any]:
             path=str(releases.path(staged.name)),
             alike=releases.alike({**given["files"], **(given["secrets"] or {})}),
             previous=previous,
+            temporary=releases.temporary(),
             replaces=releases.description_or_none(previous),
             secrets_changed=bool(previous) and not has_secrets(releases.path(previous), given["secrets"] or {}),
             switching=releases.verified() != staged.name,

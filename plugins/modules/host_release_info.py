@@ -136,6 +136,11 @@ units:
       description: C(ActiveState) of the unit.
       type: str
       sample: active
+temporary:
+  description: Whether C(trtllm-restore.service) is to restore the verified release, at a time or at the next boot.
+  returned: success
+  type: bool
+  sample: false
 """
 
 from pathlib import Path

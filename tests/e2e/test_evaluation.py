@@ -216,3 +216,16 @@ def test_host_restores_its_release_without_its_control_node(
     # The tool ends two minutes after the last poll.
     assert wait_for(lambda: not tool_runs(host), PATIENCE)
     assert wait_for(lambda: host.chat() == 200 and "trtllm-restore" not in state(host), PATIENCE)
+
+
+def test_site_ends_what_a_killed_evaluation_left(host: Fleet, untouched: str, options: dict[str, Any]) -> None:
+    """Else its timer starts the verified release at a time when a playbook starts another one."""
+    process = begun(host, options)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.stdout
+    process.stdout.close()
+    assert (batch_size(host), "trtllm-restore" in state(host)) == ("1024", True)
+    run = host.playbook("site.yml")
+    assert run.status == 0, run.output
+    assert (batch_size(host), "trtllm-restore" in state(host), host.chat()) == ("64", False, 200)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +190,68 @@ def test_gateway_has_no_start_limit(fleet: Fleet, gateway: str) -> None:
     loop = f"until systemctl is-active {UNIT} && test -S /run/trtllm-gateway/admin.sock; do sleep 1; done"
     fleet.shell(gateway, f"timeout 30 sh -c '{loop}'")
     until(fleet, gateway, "gpu1.serve-0", "UP")
+
+
+def hold(address: str, end: float) -> None:
+    """Keep a connection of a client without a key open, with a request every few seconds."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    # The gateway accepts only some of them.
+    with suppress(OSError), context.wrap_socket(socket.create_connection((address, 443), 5)) as client:
+        while time.monotonic() < end:
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: gateway\r\n\r\n")
+            client.recv(1000)
+            time.sleep(3)
+
+
+def test_clients_that_hold_all_connections_take_no_instance_down(fleet: Fleet) -> None:
+    """The checks of instances connect to a frontend of the same process."""
+    run = fleet.play("gateway", gateway_max_connections=100)
+    assert run.status == 0, run.output
+    try:
+        for name in fleet.gateway_names:
+            until(fleet, name, "gpu1.serve-0", "UP")
+            end = time.monotonic() + 20
+            with ThreadPoolExecutor(130) as pool:
+                for _client in range(130):
+                    pool.submit(hold, fleet.address(name), end)
+                time.sleep(15)
+                assert states(fleet, name)["gpu1.serve-0"].startswith("UP")
+    finally:
+        run = fleet.play("gateway")
+    assert run.status == 0, run.output
+
+
+def test_virtual_ip_is_of_one_gateway_that_runs(fleet: Fleet) -> None:
+    network = fleet.address(fleet.gateway_names[0]).rpartition(".")[0]
+    one, two = f"{network}.250", f"{network}.251"
+    config = "/etc/trtllm-fleet/gateway/keepalived.conf"
+
+    def holders(address: str) -> list[str]:
+        return [name for name in fleet.gateway_names if f" {address}/" in fleet.shell(name, "ip -4 address")]
+
+    run = fleet.play("gateway", gateway_virtual_ip=f"{one}/24")
+    assert run.status == 0, run.output
+    try:
+        assert wait_for(lambda: len(holders(one)) == 1, 30)
+        (holder,) = holders(one)
+        (other,) = {*fleet.gateway_names} - {holder}
+        fleet.shell(holder, f"systemctl stop {UNIT}")
+        assert wait_for(lambda: holders(one) == [other], 30)
+        fleet.shell(holder, f"systemctl start {UNIT}")
+
+        # A run that was interrupted before the reload.
+        for name in fleet.gateway_names:
+            fleet.shell(name, f"sed -i s/{one}/{two}/ {config}")
+        run = fleet.play("gateway", gateway_virtual_ip=f"{two}/24")
+        assert run.status == 0, run.output
+        assert wait_for(lambda: (holders(one), len(holders(two))) == ([], 1), 30)
+        run = fleet.play("gateway", gateway_virtual_ip=f"{two}/24")
+        assert re.findall(r"changed=(\d+)", run.output) == ["0", "0"], run.output
+    finally:
+        remove = "systemctl disable --now trtllm-gateway-address.service"
+        for name in fleet.gateway_names:
+            fleet.shell(name, remove, check=False)
 
 
 def run_role(fleet: Fleet, directory: Path, entry_point: str, hosts: Mapping[str, object]) -> str:

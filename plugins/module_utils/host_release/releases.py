@@ -41,6 +41,8 @@ from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.units im
 )
 
 HISTORY_LENGTH = 100  # entries, of some hundred bytes each
+# Directory of empty files, each named as a temporary release. It exists until trtllm-restore.service has run.
+TEMPORARY = "temporary"
 
 
 class HostReleases:
@@ -56,6 +58,7 @@ class HostReleases:
         self._releases = root / "releases"
         self._verified = root / "verified"
         self._history = root / "history.json"
+        self._temporary = root / TEMPORARY
         self._check_mode = check_mode
         self._units = ReleaseUnits(units, self._releases, check_mode, runner)
         self._images = ReleaseImages(root, images, check_mode, runner)
@@ -107,6 +110,7 @@ class HostReleases:
             "description": self.description_or_none(verified),
             "history": history,
             "units": units,
+            "temporary": self.temporary(),
         }
 
     def history(self) -> list[dict[str, Any]]:
@@ -115,6 +119,10 @@ class HostReleases:
             return read_history(self._history)
         verified = self.verified()
         return [self._entry(1, verified, self._verified.lstat().st_mtime)] if verified else []
+
+    def temporary(self) -> bool:
+        """Return whether trtllm-restore.service is to restore the verified release."""
+        return self._temporary.is_dir()
 
     def has_units(self, name: str) -> bool:
         """Return whether units of the host are of a release: it runs, or a switch to it began."""

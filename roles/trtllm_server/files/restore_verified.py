@@ -15,10 +15,8 @@ import sys
 from pathlib import Path
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.directory import ReleaseError
-from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import HostReleases
+from ansible_collections.trtllm.fleet.plugins.module_utils.host_release.releases import TEMPORARY, HostReleases
 
-# Directory of empty files, each named as a temporary release.
-TEMPORARY = "temporary"
 SERVICE, TIMER = "trtllm-restore.service", "trtllm-restore.timer"
 
 
@@ -31,12 +29,13 @@ def remove_temporary(releases: HostReleases, root: Path, units: Path) -> None:
     for mark in (root / TEMPORARY).glob("*"):
         if mark.name not in verified:
             shutil.rmtree(releases.path(mark.name), ignore_errors=True)
-    shutil.rmtree(root / TEMPORARY, ignore_errors=True)
     systemctl("disable", "--quiet", SERVICE)
     systemctl("stop", TIMER)
     for name in (TIMER, SERVICE):
         (units / name).unlink(missing_ok=True)
     systemctl("daemon-reload")
+    # Last: as long as it exists, a playbook that starts a release runs this program before.
+    shutil.rmtree(root / TEMPORARY, ignore_errors=True)
 
 
 def systemctl(*argv: str) -> None:

@@ -667,6 +667,7 @@ def unit(name: str, release: str, active: str = "active") -> dict[str, str]:
 def test_status_of_an_untouched_host(host: Host) -> None:
     host.systemctl.fails = "show"
     nothing: dict[str, Any] = {"verified": "", "previous": "", "description": None, "history": [], "units": []}
+    nothing["temporary"] = False
     assert host.releases().status(booted=True) == nothing
     host.root.joinpath("releases").mkdir(parents=True)
     host.units.rmdir()
@@ -684,6 +685,14 @@ def test_status_of_each_unit(host: Host) -> None:
     assert host.tree() == before
     (host.units / "a-0.service").unlink()
     assert host.releases().status(booted=True)["units"][0] == unit("a-0", "")
+
+
+def test_a_temporary_release_is_known_until_the_verified_one_is_restored(host: Host) -> None:
+    host.run(ONE)
+    host.root.joinpath("temporary").mkdir()
+    assert host.releases().status(booted=True)["temporary"]
+    host.root.joinpath("temporary").rmdir()
+    assert not host.releases().status(booted=True)["temporary"]
 
 
 def test_status_of_an_interrupted_switch(host: Host) -> None:
