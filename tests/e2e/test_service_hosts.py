@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Run, lab
+from ansible_collections.trtllm.fleet.tests.e2e.conftest import Fleet, Run, docker, lab
 
 LAB = {**os.environ, "ANSIBLE_NOCOLOR": "true", "LAB_PREFIX": "svc-", "LAB_HOSTS": "2", "LAB_GPU": "h200x8,none"}
 GPU, SERVICES = Fleet("svc-1", LAB), Fleet("svc-2", LAB)
@@ -121,3 +121,16 @@ def test_a_rollout_pulls_through_the_mirror(inventory: Path) -> None:
     assert ":5000" in GPU.shell(f"cat {unit}")
     assert GPU.chat() == 200
     assert roles(run, SERVICES) == set(), "the mirror is used as it is"
+
+
+def test_a_host_does_not_change_while_no_gateway_answers(inventory: Path) -> None:
+    """It may be in service, so a change might interrupt requests."""
+    before = GPU.release()
+    docker("stop", SERVICES.host)
+    try:
+        options = {"serving_recipe_engine_options": {"max_num_tokens": 4096}}
+        run = GPU.playbook("site.yml", "-i", str(inventory), **options)
+        assert f"it is not known whether {GPU.host} is in service" in " ".join(run.output.split())
+    finally:
+        lab("up", environment=LAB)
+    assert GPU.release() == before
