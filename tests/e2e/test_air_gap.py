@@ -36,11 +36,11 @@ def make(*arguments: str, **variables: Any) -> Run:
     return MAKER.playbook("playbooks/bundle.yml", *arguments, bundle_host=MAKER.host, bundle_dir=BUNDLE, **variables)
 
 
-def bring(*arguments: str, **variables: Any) -> Run:
-    """Run site.yml on the two hosts."""
+def bring(*arguments: str, playbook: str = "site.yml", **variables: Any) -> Run:
+    """Run a playbook on the two hosts."""
     limit = f"--limit={FIRST.host},{SECOND.host}"
     given = {"bundle_dir": BUNDLE, "bundle_sha256": digest(MAKER), **SHARE, **variables}
-    return FIRST.playbook("site.yml", limit, *arguments, **given)
+    return FIRST.playbook(playbook, limit, *arguments, **given)
 
 
 def archive(tag: str) -> str:
@@ -204,7 +204,7 @@ def test_both_hosts_deploy_without_internet_access(signer: Path) -> None:
     )
 
 
-def test_next_bundle_brings_changed_files_only(hub: Hub) -> None:
+def test_next_bundle_brings_changed_files_only_to_a_rollout(hub: Hub) -> None:
     # On the same file system, to use it again.
     MAKER.shell(f"rm -rf /srv/old && cp --archive --link {BUNDLE} /srv/old && cp {BUNDLE}/bundle.json /srv/bundle.json")
     before, releases = index(), [host.release() for host in HOSTS]
@@ -219,7 +219,7 @@ def test_next_bundle_brings_changed_files_only(hub: Hub) -> None:
 
     carry(MAKER, FIRST)
     with without_internet_access(HOSTS):
-        run = bring(serving_recipe_image=f"{IMAGE}:1.3.0rc14")
+        run = bring(playbook="playbooks/rollout.yml", serving_recipe_image=f"{IMAGE}:1.3.0rc14")
         assert run.status == 0, run.output
         assert [host.chat() for host in HOSTS] == [200, 200]
     assert all(host.release() != release for host, release in zip(HOSTS, releases, strict=True))
@@ -247,7 +247,7 @@ def test_changed_files_are_refused_by_name_and_other_packages_have_another_key()
         assert [host.chat() for host in HOSTS] == [200, 200]
 
 
-def test_older_bundle_is_used_again_by_a_rollout() -> None:
+def test_older_bundle_is_used_again() -> None:
     """A host has the newer one, too, and the inventory knows both."""
     MAKER.shell(
         f"mv {BUNDLE} /srv/new && cp --archive --link /srv/old {BUNDLE} && cp /srv/bundle.json {BUNDLE}/bundle.json"
@@ -257,7 +257,7 @@ def test_older_bundle_is_used_again_by_a_rollout() -> None:
     carry(MAKER, FIRST)
     with without_internet_access(HOSTS):
         limit = f"--limit={FIRST.host},{SECOND.host}"
-        run = FIRST.playbook("playbooks/rollout.yml", limit, bundle_dir=BUNDLE, bundle_sha256=both, **SHARE)
+        run = FIRST.playbook("site.yml", limit, bundle_dir=BUNDLE, bundle_sha256=both, **SHARE)
         assert run.status == 0, run.output
         assert [host.chat() for host in HOSTS] == [200, 200]
     assert all(host.release() != release for host, release in zip(HOSTS, releases, strict=True))
