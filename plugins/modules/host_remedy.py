@@ -43,6 +43,8 @@ options:
     description:
       - V(started) applies the remedy.
       - V(applied), V(verified) and V(failed) only record what became of the one that was started before.
+      - V(failed) changes nothing unless the last result of this O(action) is V(started) or V(applied), because then no
+        remedy ran.
     type: str
     choices: [started, applied, verified, failed]
     default: started
@@ -125,8 +127,9 @@ def main() -> None:
         history = remedies.load_remedies(remedies.HISTORY)
         if given["result"] == "started":
             _assert_allowed(module, history)
-        if module.check_mode:
-            module.exit_json(changed=True, commands=[])
+        changed = remedies.add_remedy(history, _remedy(module, given["result"])) != history
+        if module.check_mode or not changed:
+            module.exit_json(changed=changed, commands=[])
         if given["result"] == "started":
             _wait_for_requests(module)
         _record(module, given["result"])
@@ -163,10 +166,13 @@ def _busy(ports: Sequence[int]) -> dict[int, int]:
     return {port: connections[port] for port in ports if connections.get(port)}
 
 
-def _record(module: AnsibleModule, result: str) -> None:
+def _remedy(module: AnsibleModule, result: str) -> remedies.Remedy:
     given = module.params
-    remedy = remedies.Remedy(given["action"], "host", given["fault"], time.time(), result)
-    remedies.record_remedy(remedy, remedies.HISTORY)
+    return remedies.Remedy(given["action"], "host", given["fault"], time.time(), result)
+
+
+def _record(module: AnsibleModule, result: str) -> None:
+    remedies.record_remedy(_remedy(module, result), remedies.HISTORY)
 
 
 def _apply(module: AnsibleModule) -> list[str]:

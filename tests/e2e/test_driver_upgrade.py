@@ -10,11 +10,14 @@ VERSION = "nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u
 
 def test_working_driver_is_unchanged_unless_managed(fleet: Fleet) -> None:
     before = fleet.shell(VERSION)
-    fleet.shell("mv /var/lib/trtllm-fleet/nvidia_driver /root/nvidia_driver.away")
+    excluded = "/etc/apt/apt.conf.d/51nvidia-driver"
+    fleet.shell(f"mv /var/lib/trtllm-fleet/nvidia_driver /root/nvidia_driver.away; rm {excluded}")
     try:
-        run = fleet.playbook("site.yml", "--tags", "nvidia_driver_install", nvidia_driver_version=NEWER)
+        tags = "nvidia_driver_install,nvidia_driver_configure"
+        run = fleet.playbook("site.yml", "--tags", tags, nvidia_driver_version=NEWER)
         assert run.status == 0, run.output
         assert fleet.shell(VERSION) == before
+        assert "libnvidia-" in fleet.shell(f"cat {excluded}"), "unattended-upgrades would update its libraries"
     finally:
         fleet.shell("mv /root/nvidia_driver.away /var/lib/trtllm-fleet/nvidia_driver")
 

@@ -39,7 +39,7 @@ HELP: Mapping[str, str] = {
     "fleet_gpu_memory_used_bytes": "Used memory of the GPU.",
     "fleet_gpu_memory_total_bytes": "Memory of the GPU.",
     "fleet_remedy_timestamp_seconds": "Time of the last remedy by action and result.",
-    "fleet_certificate_not_after_timestamp_seconds": "End of a certificate of a gateway.",
+    "fleet_certificate_not_after_timestamp_seconds": "End of a certificate of a gateway or of Dynamo.",
     "fleet_acceptance_timestamp_seconds": "Time of the last burn-in of the GPUs.",
     "fleet_acceptance_valid": "1 if the last burn-in passed with these GPUs and this driver.",
 }

@@ -28,6 +28,9 @@ SMALL = GIB // 4
 # HAProxy's configuration, which names the gateway's certificate.
 GATEWAY_HEAD = "etc/trtllm-fleet/gateway/head.cfg"
 CERTIFICATE = re.compile(r"\bssl crt (\S+)")
+# Units of Dynamo's components, which mount their certificates and keys under these names.
+COMPONENT_UNITS = "etc/systemd/system/trtllm-dynamo-*.service"
+MOUNTED_CERTIFICATE = re.compile(r"\bsource=(\S+),target=/tls/(?:ca|certificate|frontend-certificate),")
 # Units that the roles need, by kind.
 PLATFORM_UNITS = {
     "docker.service": "docker",
@@ -164,8 +167,10 @@ class Platform:
             yield {"signal": "connection_table", "used_percent": percent, "evidence": evidence}
 
     def certificates(self) -> Iterator[Signal]:
-        """Yield the days that the certificate of a gateway is still valid."""
-        for name in sorted(set(CERTIFICATE.findall(read_file(self._root / GATEWAY_HEAD)))):
+        """Yield the days that the certificates of a gateway and of Dynamo's components are still valid."""
+        units = "".join(map(read_file, self._root.glob(COMPONENT_UNITS)))
+        gateway = read_file(self._root / GATEWAY_HEAD)
+        for name in sorted({*CERTIFICATE.findall(gateway), *MOUNTED_CERTIFICATE.findall(units)}):
             path = self._root / name.lstrip("/")
             done = self._run("openssl", "x509", "-noout", "-enddate", "-in", str(path))
             until = re.search(r"notAfter=(.+)", done.stdout)

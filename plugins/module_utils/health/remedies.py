@@ -29,6 +29,8 @@ DAY = 86400  # seconds
 # Times that a remedy may be applied to one target in a day. A fault that comes back needs a person.
 TRIES = {"reboot": 1}
 DEFAULT_TRIES = 2
+# Results of a remedy that may still turn out to have failed.
+RAN = ("started", "applied")
 
 
 @dataclass(frozen=True)
@@ -69,17 +71,25 @@ def read_remedies(path: Path = HISTORY) -> list[Remedy]:
         return []
 
 
-def record_remedy(remedy: Remedy, path: Path = HISTORY) -> None:
-    """Add a remedy to the record, or replace the result of the one that was started. Raises HistoryError.
+def add_remedy(known: Sequence[Remedy], remedy: Remedy) -> list[Remedy]:
+    """Return the remedies with another one, or with the result of the one that was started.
 
-    What happened after a remedy was applied is not cured by it, so a later result does not change its time.
+    What happened after a remedy was applied is not cured by it, so a later result does not change its time. Without one
+    that was started or applied, none failed: it would count for the limits, and end the cure of the one before.
     """
-    known = load_remedies(path)
     same = [number for number, one in enumerate(known) if (one.action, one.target) == (remedy.action, remedy.target)]
-    if remedy.result != "started" and same:
-        old = known.pop(same[-1])
-        remedy = replace(remedy, at=old.at) if remedy.result != "applied" else remedy
-    content = json.dumps([asdict(one) for one in [*known, remedy][-KEPT:]], indent=1)
+    last = known[same[-1]] if same else None
+    if remedy.result == "failed" and (last is None or last.result not in RAN):
+        return list(known)
+    if remedy.result == "started" or last is None:
+        return [*known, remedy]
+    others = [one for number, one in enumerate(known) if number != same[-1]]
+    return [*others, remedy if remedy.result == "applied" else replace(remedy, at=last.at)]
+
+
+def record_remedy(remedy: Remedy, path: Path = HISTORY) -> None:
+    """Record a remedy, or the result of the one that was started. Raises HistoryError."""
+    content = json.dumps([asdict(one) for one in add_remedy(load_remedies(path), remedy)[-KEPT:]], indent=1)
     try:
         write_file(path, f"{content}\n", 0o644)
     except OSError as error:

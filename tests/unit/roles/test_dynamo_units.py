@@ -209,3 +209,23 @@ def test_host_names_of_workers_are_short_and_different(length: int) -> None:
     assert all(len(name) <= 64 and name.endswith("-decode-0") for name in names)
     if length == 10:
         assert names[0] == f"{host}a-decode-0"
+
+
+@pytest.mark.parametrize(
+    ("host", "deployed"),
+    [
+        pytest.param("worker", True, id="worker"),
+        pytest.param("control", True, id="its certificate of etcd and NATS may expire"),
+        pytest.param("frontend", True, id="its certificate for HTTPS may expire"),
+        pytest.param("both", False, id="site.yml deployed it, for the gateways"),
+        pytest.param("withdrawn", False, id="without components"),
+    ],
+)
+def test_hosts_of_components_have_the_health_program(host: str, deployed: bool) -> None:
+    loader = DataLoader()
+    plays = loader.load_from_file(str(TEMPLATES.parents[2] / "playbooks/dynamo.yml"), trusted_as_template=True)
+    (task,) = [task for play in plays for task in play.get("tasks", ()) if task["name"] == "Deploy the health program"]
+    groups = {"frontend": ["frontend", "both"], "control": ["control"], "prefill": ["worker"], "decode": ["worker"]}
+    variables: dict[str, Any] = {f"dynamo_{kind}_hosts": names for kind, names in groups.items()}
+    variables |= {"inventory_hostname": host, "groups": {"gpu_hosts": ["worker", "both"]}}
+    assert Templar(loader, variables=variables).evaluate_conditional(task["when"]) == deployed

@@ -1,14 +1,18 @@
-"""Role nvidia_driver: what it installs on each platform."""
+"""Role nvidia_driver: what it installs on each platform, and what it keeps from updates."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+import pytest
+
+from ansible_collections.trtllm.fleet.tests.unit.paths import CAPTURES, ROOT
+from ansible_collections.trtllm.fleet.tests.unit.role_run import run_playbook
 
 NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos"
 HOSTS = {
@@ -72,3 +76,44 @@ def test_packages_of_each_platform(tmp_path: Path) -> None:
     follows = "linux-headers-generic-hwe-22.04"
     assert found["jammy"]["kernel"] == ["linux-headers-6.8.0-45-generic", follows, "gcc-12"]
     assert found["noble"]["kernel"] == ["linux-headers-6.8.0-45-generic-64k", follows]
+
+
+def test_a_driver_that_stays_is_not_updated_at_night(tmp_path: Path) -> None:
+    """Images of clouds have a driver, and unattended-upgrades."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\ncat {CAPTURES}/h200x8.xml\n")
+    smi.chmod(0o755)
+    role = {"import_role": {"name": "trtllm.fleet.nvidia_driver"}, "vars": {"ansible_facts": "{{ facts }}"}}
+    shown = {"debug": {"msg": "accepted: {{ __nvidia_driver_accepted }}"}, "tags": ["nvidia_driver_configure"]}
+    (tmp_path / "play.json").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [role, shown]}]))
+    facts = dict(zip(FACTS, HOSTS["noble"], strict=True))
+    options = ("--tags=nvidia_driver_configure", "--check", "--diff")
+    done = run_playbook(tmp_path, tmp_path / "play.json", "gpu1", *options, facts=facts)
+    assert "accepted: True" in done.stdout
+    assert '+    "libnvidia-";' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "excluded"),
+    [
+        # Ubuntu 24.04's own driver, and its modules that are not built by DKMS.
+        ("nvidia-driver-580-server-open", True),
+        ("nvidia-fabricmanager-580", True),
+        ("libnvidia-compute-580-server", True),
+        ("linux-modules-nvidia-580-server-generic", True),
+        ("linux-modules-nvidia-580-server-6.8.0-45-generic", True),
+        ("linux-objects-nvidia-580-server-6.8.0-45-generic", True),
+        ("linux-signatures-nvidia-6.8.0-45-generic", True),
+        ("linux-image-6.8.0-45-generic", True),
+        # NVIDIA's repositories.
+        ("cuda-drivers-580", True),
+        ("libcuda1", True),
+        ("openssl", False),
+        ("linux-libc-dev", False),
+    ],
+)
+def test_packages_that_no_update_at_night_changes(name: str, excluded: bool) -> None:
+    """unattended-upgrades 2.9.1 matches the beginning of a name with Python's re.match."""
+    text = (ROOT / "roles/nvidia_driver/files/51nvidia-driver").read_text()
+    patterns = re.findall(r'^ +"(.+)";$', text, re.MULTILINE)
+    assert any(re.match(pattern, name) for pattern in patterns) == excluded

@@ -175,6 +175,31 @@ def test_a_reboot_and_results_are_only_recorded(host: Host, capsys: pytest.Captu
     assert host.commands == []
 
 
+@pytest.mark.parametrize("result", ["started", "applied"])
+def test_a_remedy_that_ran_may_fail_later(host: Host, capsys: pytest.CaptureFixture[str], result: str) -> None:
+    """A reboot from which the host does not return, or a remedy after which an instance does not answer."""
+    remedy(capsys, "reboot")
+    if result == "applied":
+        remedy(capsys, "reboot", result=result)
+    assert remedy(capsys, "reboot", result="failed")["changed"]
+    assert host.results == [("reboot", "failed")]
+
+
+@pytest.mark.parametrize("checked", [False, True], ids=["run", "check mode"])
+def test_a_remedy_that_never_ran_is_not_recorded_as_failed(
+    host: Host, capsys: pytest.CaptureFixture[str], checked: bool
+) -> None:
+    """It would count for the limits, and end the cure of the one before. That of an engine has another target."""
+    remedies.record_remedy(remedies.Remedy("restart_engine", UNIT, "instance_down", 0, "started"), host.record)
+    remedy(capsys, "reset_gpu")
+    remedy(capsys, "reset_gpu", result="verified")
+    before = host.record.read_text()
+    for action in ("restart_engine", "reset_gpu", "reboot"):
+        assert not remedy(capsys, action, result="failed", _ansible_check_mode=checked)["changed"]
+    assert host.record.read_text() == before
+    assert remedy(capsys, "reboot")["changed"], "the limit of a day is not spent"
+
+
 def test_check_mode_changes_nothing(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = remedy(capsys, "reset_gpu", _ansible_check_mode=True)
     assert outcome["changed"]

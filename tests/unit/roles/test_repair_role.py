@@ -1,0 +1,97 @@
+"""Role repair: what a rung of the ladder records."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.trtllm.fleet.plugins.module_utils.health.remedies import HISTORY
+from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+from ansible_collections.trtllm.fleet.tests.unit.roles.test_rollout_role import collection
+
+LOCKED: dict[str, Any] = {"failed": True, "msg": "Another run holds the lock"}
+SILENT: dict[str, Any] = {"failed": True, "msg": "The host does not answer"}
+# The newest kernel has a module, or only the headers for one.
+KERNEL = {"next": "6.8.0-45-generic", "next_module": True, "next_headers": True}
+HEADERS = {**KERNEL, "next_module": False}
+
+
+def run_rung(folder: Path, rung: str, past: dict[str, str], **results: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    """Run a rung for a host whose last remedies had these results. Return what is left, and then the results.
+
+    ``results``: of modules that are not run. The host has no GPU that could be reset.
+    """
+    fakes: dict[str, dict[str, Any]] = {"rollout_lock": {"rollout": "now"}, "gpu_info": {"kernel": KERNEL}}
+    collection(folder, {**fakes, "host_signals_info": SILENT, **results})
+    utils = folder / "ansible_collections/trtllm/fleet/plugins/module_utils"
+    utils.unlink()
+    shutil.copytree(ROOT / "plugins/module_utils", utils)
+    history, source = folder / "remedies.json", utils / "health/remedies.py"
+    source.write_text(source.read_text().replace(str(HISTORY), str(history)))
+    rows = [
+        {"action": action, "target": "host", "fault": "gpu_lost", "at": time.time() - 7200, "result": result}
+        for action, result in past.items()
+    ]
+    history.write_text(json.dumps(rows))
+    variables = {
+        "ansible_python_interpreter": sys.executable,
+        "rollout_lock_host": "gpu1",
+        "repair_fault": "gpu_lost",
+        "__repair_runs": {"description": None},
+        "__repair_cured": False,
+        "__repair_rung": rung,
+    }
+    tasks = [
+        {"include_role": {"name": "trtllm.fleet.repair", "tasks_from": "rung"}},
+        {"copy": {"dest": f"{folder}/left", "content": "{{ __repair_left | join }}"}},
+    ]
+    (folder / "play.json").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    command = ["ansible-playbook", "-i", "gpu1,", "-c", "local", "-e", json.dumps(variables), f"{folder}/play.json"]
+    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(folder)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    return (folder / "left").read_text(), {one["action"]: one["result"] for one in json.loads(history.read_text())}
+
+
+@pytest.mark.parametrize("before", ["verified", "applied"])
+@pytest.mark.parametrize(
+    ("results", "reason"),
+    [({}, "gpus is empty"), ({"rollout_lock": LOCKED}, LOCKED["msg"])],
+    ids=["no GPU to reset", "lock of another run"],
+)
+def test_a_remedy_that_did_not_run_has_not_failed(
+    tmp_path: Path, before: str, results: dict[str, dict[str, Any]], reason: str
+) -> None:
+    """The one before it still cures what the kernel log reported."""
+    left, recorded = run_rung(tmp_path, "reset_gpu", {"reset_gpu": before}, **results)
+    assert reason in left
+    assert recorded == {"reset_gpu": before}
+
+
+def test_a_remedy_after_which_the_host_is_silent_has_failed(tmp_path: Path) -> None:
+    left, recorded = run_rung(tmp_path, "restart_engine", {"reset_gpu": "verified"})
+    assert SILENT["msg"] in left
+    assert recorded == {"reset_gpu": "verified", "restart_engine": "failed"}
+
+
+def test_no_reboot_into_a_kernel_without_a_driver(tmp_path: Path) -> None:
+    """The driver of the host may be from its image, and headers build no module without DKMS."""
+    left, recorded = run_rung(tmp_path, "reboot", {}, gpu_info={"kernel": HEADERS})
+    assert "boots kernel 6.8.0-45-generic next, which has no NVIDIA module" in left
+    assert recorded == {}, "the reboot of the day is not spent"
+
+
+@pytest.mark.parametrize("kernel", [KERNEL, {**KERNEL, "next": None, "next_module": False}], ids=["module", "none"])
+def test_a_reboot_into_a_kernel_with_a_driver(tmp_path: Path, kernel: dict[str, Any]) -> None:
+    """Ansible does not reboot its own machine."""
+    left, recorded = run_rung(tmp_path, "reboot", {}, gpu_info={"kernel": kernel})
+    assert "would reboot the control node" in left
+    assert recorded == {"reboot": "failed"}
