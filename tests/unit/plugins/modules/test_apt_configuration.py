@@ -289,7 +289,7 @@ def test_an_interrupted_download_is_a_failed_one(monkeypatch: pytest.MonkeyPatch
 
 # --- the module -------------------------------------------------------------------------------------------------------
 
-Run = Callable[..., "dict[str, Any]"]
+Run = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
