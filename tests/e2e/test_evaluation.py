@@ -180,7 +180,7 @@ def begun(host: Fleet, options: dict[str, Any]) -> subprocess.Popen[str]:
     """Start a long run, and return it in progress."""
     command = ["ansible-playbook", PLAYBOOK, "-i", "inventory/local", "--extra-vars", json.dumps({**options, **LONG})]
     process = begin(command, host.environment, own_session=True)
-    until(process, "eval-1: aime25, low: ")
+    until(process, "aime25, low: ")
     assert batch_size(host) == "1024"
     assert tool_runs(host)
     return process
