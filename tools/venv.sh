@@ -3,6 +3,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# make puts .venv/bin first, whose Python would be removed with .venv.
+PATH=$(tr ':' '\n' <<< "$PATH" | grep -v '/[.]venv/bin$' | paste --serial --delimiters=:)
+
 new_enough='import sys; sys.exit(sys.version_info < (3, 11))'
 for name in python3.11 python3.12 python3.13 python3; do
   if "$name" -c "$new_enough" 2> /dev/null; then python=$name && break; fi
