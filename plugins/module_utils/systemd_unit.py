@@ -119,10 +119,14 @@ class Systemd:
             raise UnitError(f"{argv[0]}: {done.text or done.rc}")
         return done
 
+    def _show(self, name: str, properties: Sequence[str]) -> dict[str, str]:
+        """Return properties of a unit, which may be missing. Raises UnitError."""
+        shown = self._run("systemctl", "show", f"--property={','.join(properties)}", "--", name)
+        return dict(line.split("=", 1) for line in shown.stdout.splitlines() if "=" in line)
+
     def unit(self, name: str) -> Unit:
         """Return the state of a unit, which may be missing. Raises UnitError if systemd does not answer."""
-        shown = self._run("systemctl", "show", f"--property={','.join(_PROPERTIES)}", "--", name)
-        value = dict(line.split("=", 1) for line in shown.stdout.splitlines() if "=" in line)
+        value = self._show(name, _PROPERTIES)
         return Unit(
             name=name,
             load_state=value.get("LoadState", ""),
@@ -138,8 +142,7 @@ class Systemd:
 
     def started(self, name: str) -> float | None:
         """Return the start of a service's main process, in seconds since 1970; None if none runs. Raises UnitError."""
-        shown = self._run("systemctl", "show", "--property=MainPID,ExecMainStartTimestampMonotonic", "--", name)
-        value = dict(line.split("=", 1) for line in shown.stdout.splitlines() if "=" in line)
+        value = self._show(name, ("MainPID", "ExecMainStartTimestampMonotonic"))
         if not int(value.get("MainPID") or 0):
             return None
         # The monotonic time has microseconds, the other one only seconds.

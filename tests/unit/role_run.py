@@ -13,11 +13,17 @@ from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 
 
 def run_playbook(
-    programs: Path, playbook: Path, host: str, *options: str, **variables: Any
+    programs: Path,
+    playbook: Path,
+    host: str,
+    *options: str,
+    collections: Path = ROOT / "collections",
+    **variables: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Run a playbook for one host, which is this machine. Return the status, and errors within the output.
 
-    ``programs``: a folder whose programs come before those of PATH. ``options``: of ansible-playbook.
+    ``programs``: a folder whose programs come before those of PATH. ``options``: of ansible-playbook. ``collections``:
+    the folder with this collection, or with one whose modules are of the test.
     """
     given = {"ansible_python_interpreter": sys.executable, **variables}
     arguments = [f"--inventory={host},", "--connection=local", f"--extra-vars={json.dumps(given)}"]
@@ -25,7 +31,7 @@ def run_playbook(
         ["ansible-playbook", str(playbook), *arguments, *options],
         env={
             **os.environ,
-            "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"),
+            "ANSIBLE_COLLECTIONS_PATH": str(collections),
             "PATH": f"{programs}:{os.environ['PATH']}",
         },
         text=True,

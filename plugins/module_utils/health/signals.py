@@ -81,16 +81,17 @@ def frequent_signals(
     known = re.findall(r"[0-9a-f]{4}:[0-9a-f:.]+", (record.items.get("driver GPUs", "") if record else "").lower())
     state = "missing" if record is None else "complete" if record.complete else "incomplete"
     branch = driver_branch(status)
+    on_bus = [device.address for device in scan_pci(at(root, PCI_DEVICES)) if device.is_gpu]
+    of_driver = [*gpu_signals(status, on_bus, known), *kernel]
     return [
         {"signal": "record", "state": state, "evidence": f"{RECORD} is {state}"},
-        *gpu_signals(status, [device.address for device in scan_pci(at(root, PCI_DEVICES)) if device.is_gpu], known),
+        *(dict(one, driver_branch=branch) if one["signal"] in ("gpu", "xid") else one for one in of_driver),
         *serving_signals(status),
         *worker_signals(root, status["time"]),
         *drift_signals(status),
         *acceptance_signals(status),
         *remedy_signals(read_remedies(at(root, HISTORY)), clock()),
         *(unreadable("status", problem) for problem in status["problems"]),
-        *(dict(one, driver_branch=branch) if one["signal"] == "xid" else one for one in kernel),
         *(one for one in Platform(root, runner, clock).frequent_signals(models) if _counts(one, status, known)),
     ]
 
@@ -152,19 +153,19 @@ def gpu_signals(status: Status, on_bus: Sequence[str], known: Sequence[str] = ()
         yield {"signal": "gpu_missing", "gpu": address, "present": address in on_bus, "evidence": evidence}
     # Trays of a rack have a fabric without a switch of their own.
     if status["nvswitches"] or status["fabric"]:
-        failed = sorted({gpu["fabric_status"] for gpu in status["gpus"]} - {None, "Success"})
+        failed = ", ".join(sorted({gpu["fabric_status"] for gpu in status["gpus"]} - {None, "Success"}))
         yield {
             "signal": "fabric",
             "switches": status["nvswitches"],
             "state": status["fabric"],
-            "status": ", ".join(failed) or "Success",
+            "status": failed or "Success",
             "evidence": f"the fabric state of nvidia-smi is {status['fabric'] or 'not reported'}"
-            + (f", its status {', '.join(failed)}" if failed else ""),
+            + (f", its status {failed}" if failed else ""),
         }
     used = {index for instance in status["instances"] for index in instance["gpus"]}
     for gpu in status["gpus"]:
         if driver["state"] == "ok":
-            yield {**gpu_signal(gpu, gpu["index"] in used or not used), "driver_branch": driver_branch(status)}
+            yield gpu_signal(gpu, gpu["index"] in used or not used)
 
 
 def gpu_signal(gpu: Mapping[str, Any], used: bool) -> Signal:

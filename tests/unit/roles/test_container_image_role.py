@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_each_image_has_its_own_digest(tmp_path: Path, image: str, check: list[s
     (tmp_path / "docker").write_text(DOCKER)
     (tmp_path / "docker").chmod(0o755)
     (tmp_path / "play.yml").write_text(PLAYBOOK)
-    variables = {"images": IMAGES, "waited_for": [image], "result": str(tmp_path / "result")}
+    variables: dict[str, Any] = {"images": IMAGES, "waited_for": [image], "result": str(tmp_path / "result")}
     done = run_playbook(tmp_path, tmp_path / "play.yml", "host", *check, **variables)
     assert done.returncode == 0, done.stdout
     name = image.rpartition(":")[0]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ import pytest
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.remedies import HISTORY
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
+from ansible_collections.trtllm.fleet.tests.unit.role_run import run_playbook
 from ansible_collections.trtllm.fleet.tests.unit.roles.test_rollout_role import collection
 
 LOCKED: dict[str, Any] = {"failed": True, "msg": "Another run holds the lock"}
@@ -42,7 +40,6 @@ def run_rung(folder: Path, rung: str, past: dict[str, str], **results: dict[str,
     ]
     history.write_text(json.dumps(rows))
     variables = {
-        "ansible_python_interpreter": sys.executable,
         "rollout_lock_host": "gpu1",
         "repair_fault": "gpu_lost",
         "__repair_runs": {"description": None},
@@ -54,9 +51,7 @@ def run_rung(folder: Path, rung: str, past: dict[str, str], **results: dict[str,
         {"copy": {"dest": f"{folder}/left", "content": "{{ __repair_left | join }}"}},
     ]
     (folder / "play.json").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
-    command = ["ansible-playbook", "-i", "gpu1,", "-c", "local", "-e", json.dumps(variables), f"{folder}/play.json"]
-    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(folder)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = run_playbook(folder, folder / "play.json", "gpu1", collections=folder, **variables)
     assert done.returncode == 0, done.stdout
     return (folder / "left").read_text(), {one["action"]: one["result"] for one in json.loads(history.read_text())}
 
