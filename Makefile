@@ -193,7 +193,7 @@ docs: $(venv) ## Write the generated documents
 	PYTHONPATH=collections python -m tools.docs
 
 .PHONY: tour
-tour: $(venv) browser ## Run the commands of docs/tour.md on lab hosts and write its pictures (10 min)
+tour: $(venv) browser ## Run the commands of docs/tour.md on lab hosts and write its pictures (10 min; with the components of Grafana, 650 MB)
 	PYTHONPATH=collections python -m tools.tour
 
 .PHONY: docs-site

@@ -27,9 +27,11 @@ UNITS = {
     "requests/s": "reqps",
     "seconds": "s",
     "share": "percentunit",
-    "tokens/s": "suffix: tokens/s",
+    "tokens/s": "suffix:tokens/s",
     "watts": "watt",
 }
+# The least that an axis shows, in Grafana's unit, by unit of the description: with zeros alone it would go to 100.
+AXES = {"share": 0.01, "seconds": 0.001}
 COLUMNS, WIDTH = 24, 12  # of Grafana's grid; of a panel that has no width
 HEIGHTS = {"stat": 5, "timeseries": 8, "table": 8, "text": 8}  # rows of the grid, each 30 pixels
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -194,6 +196,7 @@ def _field(described: Tree) -> dict[str, Any]:
     if described["type"] == "timeseries":
         field["color"] = {"mode": "palette-classic"}
         field["custom"] = {
+            "axisSoftMax": AXES.get(described["unit"], 1),
             "axisSoftMin": 0,
             "fillOpacity": 10,
             "lineWidth": 1,

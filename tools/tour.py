@@ -16,14 +16,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
+import requests
 from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.text import Text
+
+from tools import grafana
+from tools.dashboards import FOLDER
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs/images/tour"
@@ -33,6 +39,8 @@ LAB = {"LAB_PREFIX": PREFIX, "LAB_HOSTS": "3", "LAB_GPU": "b200x8,h200x8,none", 
 GATEWAY = f"{PREFIX}3"
 COLUMNS = 150
 KEY = "lab-key-0123456789abcdef"
+PASSWORD = "tour"
+DASHBOARDS = ("fleet", "gateway", "host")
 
 
 def terminal(name: str, command: str, output: str) -> None:
@@ -63,6 +71,10 @@ def largest_table(output: str) -> str:
     )
 
 
+def docker(*arguments: str) -> str:
+    return subprocess.run(["docker", *arguments], check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
 class Tour:
     """Commands in a directory for what they write, on hosts of the lab."""
 
@@ -84,7 +96,30 @@ class Tour:
     def hub(self, method: str, fault: str = "") -> None:
         """Set a fault of the lab's hub, or remove all."""
         curl = ["curl", "--silent", "--fail", "--request", method, "--data", fault, "http://127.0.0.1:8090/_lab/faults"]
-        subprocess.run(["docker", "exec", "trtllm-lab-origin", *curl], check=True)
+        docker("exec", "trtllm-lab-origin", *curl)
+
+    def prometheus(self, path: str, query: Mapping[str, str]) -> list[Any]:
+        """Return the series of a query."""
+        certificates = self._folder / "ca.crt"
+        certificates.write_text(docker("exec", GATEWAY, "cat", "/etc/trtllm-fleet/monitoring/ca.crt"))
+        address = docker("inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", GATEWAY)
+        answer = requests.get(
+            f"https://{address.strip()}:9090/api/v1/{path}",
+            params=query,
+            auth=("prometheus", PASSWORD),
+            verify=str(certificates),
+            timeout=30,
+        )
+        answer.raise_for_status()
+        found: list[Any] = answer.json()["data"]["result"]
+        return found
+
+    def dashboard(self, name: str, begin: int) -> Path:
+        """Return the page of a dashboard from ``begin`` to now."""
+        described = json.loads((ROOT / FOLDER / f"{name}.json").read_text())
+        path = self._folder / f"dashboard-{name}.html"
+        path.write_text(grafana.page(described, self.prometheus, begin, int(time.time())))
+        return path
 
     def play(self, name: str, **variables: object) -> str:
         """Return the output of a playbook."""
@@ -117,7 +152,7 @@ class Tour:
     def show(self) -> None:
         """Run the commands of the page in their order."""
         (self._folder / "groups.yml").write_text(json.dumps({"monitoring": {"hosts": {GATEWAY: {}}}}))
-        monitoring = {"monitoring_password": "tour"}
+        monitoring = {"monitoring_password": PASSWORD}
         terminal(
             "plan",
             "ansible-playbook playbooks/plan.yml -i inventory/mine",
@@ -139,6 +174,7 @@ class Tour:
             "benchmark_target": "gateway",
             "benchmark_api_key": KEY,
         }
+        begin = int(time.time()) - 120
         self.play("benchmark", **scenario)
         output = self.play("status")
         terminal(
@@ -146,25 +182,31 @@ class Tour:
             "ansible-playbook playbooks/status.yml -i inventory/mine",
             part(output, "TASK [Show", "PLAY RECAP"),
         )
+        time.sleep(60)  # until the rates of the dashboards have seen all of the benchmark
         result = next((self._folder / "benchmark-results").glob("*/*.html"))
         photograph(
             {
                 "timeline": self._folder / "fleet-timeline.html",
                 "status-page": self._folder / "fleet-status.html",
                 "benchmark": result,
+                **{f"dashboard-{name}": self.dashboard(name, begin) for name in DASHBOARDS},
             }
         )
 
 
 def photograph(pages: dict[str, Path]) -> None:
     """Write a picture of the top of each page."""
+    failed: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         tab = browser.new_page(viewport={"width": 1200, "height": 900})
+        tab.on("pageerror", lambda error: failed.append(str(error)))
         for name, page in pages.items():
-            tab.goto(page.as_uri())
+            tab.goto(page.as_uri(), wait_until="networkidle")
             tab.screenshot(path=IMAGES / f"{name}.png")
         browser.close()
+    if failed:
+        sys.exit("\n".join(failed))
 
 
 @contextmanager
@@ -180,6 +222,7 @@ def hosts(tour: Tour) -> Iterator[None]:
 
 def main() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
+    grafana.install()
     with tempfile.TemporaryDirectory() as folder:
         tour = Tour(Path(folder))
         with hosts(tour):
