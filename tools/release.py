@@ -4,7 +4,7 @@
 """Make a release: `make release VERSION=1.0.0 KEY=name`.
 
 The release is made in a temporary work tree. Branch, tag and dist/ change at the end, after ansible-galaxy has verified
-the tarball. A release that fails before that leaves nothing behind.
+the tarball. A release that fails or is interrupted changes none of them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +31,8 @@ from tools.environment import pinned
 
 BRANCH = "main"
 SECURITY = "SECURITY.md"
+# Signals that end a release.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Release(NamedTuple):
@@ -55,6 +58,8 @@ def refusals(release: Release) -> Iterator[str]:
     """Yield every reason why the release is not possible now."""
     released = yaml.safe_load((ROOT / "changelogs/changelog.yaml").read_text())["releases"]
     yield from version_refusals(release.version, [*map(str, released)])
+    if not released:
+        yield from first_release_refusals(release.version)
     branch = git("branch", "--show-current")
     if branch != BRANCH:
         yield f"The branch is {branch or 'detached'}; releases are made from {BRANCH}. Run: git switch {BRANCH}."
@@ -62,6 +67,8 @@ def refusals(release: Release) -> Iterator[str]:
         yield f"The work tree has changes:\n{changed}\nCommit or remove them."
     if not list((ROOT / "changelogs/fragments").glob("*.y*ml")):
         yield "changelogs/fragments is empty; a release needs a change. Add a fragment (CONTRIBUTING.md)."
+    if placeholder := re.search(r"https://example\.com\S*", (ROOT / "galaxy.yml").read_text()):
+        yield f"galaxy.yml has the placeholder {placeholder[0]}; Galaxy shows these links. Set them and commit."
     yield from key_refusals(release.key)
 
 
@@ -74,8 +81,26 @@ def version_refusals(version: str, released: list[str]) -> Iterator[str]:
     newest = max(map(Version, released), default=None)
     if newest and wanted <= newest:
         yield f"VERSION is {version}; {newest} is released. Set VERSION to a greater one."
-    if git("tag", "--list", version):
-        yield f"Tag {version} exists. Set VERSION to a greater one, or undo a release not yet pushed: {undo(version)}."
+    if not git("tag", "--list", version):
+        return
+    # Only the newest commit can be undone, and only if a release made it.
+    if version in released and git("rev-parse", f"refs/tags/{version}^{{commit}}") == git("rev-parse", "HEAD"):
+        way = f"undo a release not yet pushed: {undo(version)}"
+    else:
+        way = f"remove a tag that no remote has: git tag --delete {version}"
+    yield f"Tag {version} exists. Set VERSION to a greater one, or {way}."
+
+
+def first_release_refusals(version: str) -> Iterator[str]:
+    """Yield the reason why the release notes would list no plugins."""
+    added = set(git("grep", "-hoP", r"^version_added: \K\S+", "--", "plugins").splitlines())
+    # A prerelease lists those of its version, too.
+    if added != {re.split("[-+]", version)[0]}:
+        found = ", ".join(sorted(added))
+        yield (
+            f"VERSION is {version}; the plugins have version_added {found}, and the release notes list only those of "
+            f"VERSION. Set VERSION to {found}, or version_added of all plugins to VERSION."
+        )
 
 
 def key_refusals(key: str) -> Iterator[str]:
@@ -115,13 +140,13 @@ Release {release.version} of {git("rev-parse", "--short", "HEAD")}, signed by {f
   3. Write the CycloneDX documents of the control node and of the hosts
   4. Sign the tarball's MANIFEST.json, and the checksums of all files
   5. Install the tarball into an empty directory, and verify its signature and files
-  6. Tag the commit {release.version}, move {BRANCH} to it, and put the files into {DIST.name}/
+  6. Put the files into {DIST.name}/, tag the commit {release.version} and move {BRANCH} to it
 Before step 6 nothing changes here, and nothing is published."""
 
 
 def undo(version: str) -> str:
     """Return the command that undoes a release which is not pushed."""
-    return f"git tag --delete {version} && git reset --hard HEAD~1"
+    return f"git tag --delete {version} && git reset --keep HEAD~1"
 
 
 @contextmanager
@@ -139,8 +164,8 @@ def work_tree() -> Iterator[Path]:
 def write_version(tree: Path, version: str) -> None:
     """Commit the changelog and the version in a work tree."""
     output(["antsibull-changelog", "release", "--version", version], tree)
-    galaxy = tree / "galaxy.yml"
-    galaxy.write_text(re.sub(r"(?m)^version: .*$", f"version: {version}", galaxy.read_text()))
+    for path in (tree / "galaxy.yml", tree / "docs/examples/ci/requirements.yml"):
+        path.write_text(re.sub(r"(?m)^( *version:) .*$", rf"\1 {version}", path.read_text()))
     output(["git", "add", "--all"], tree)
     # Hooks need the environment of the checkout; `make release` has run their checks.
     output(["git", "commit", "--quiet", "--no-verify", "--message", f"release: Write the changelog of {version}"], tree)
@@ -191,27 +216,44 @@ def verify(tarball: Path, release: Release) -> None:
         output([*galaxy, "verify", "trtllm.fleet", "--offline", *place, *checks], Path(temporary))
 
 
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Delay the signals that end a release, also for the programs that it starts."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def publish_here(commit: str, files: Path, version: str) -> None:
-    """Tag a commit, move the branch to it and replace dist/.
+    """Replace dist/, tag a commit and move the branch to it.
 
     Raises:
-        CalledProcessError: git failed; the tag is removed again.
+        CalledProcessError: git failed; nothing has changed.
+        OSError: The files cannot be written; nothing has changed.
     """
-    git("tag", "--annotate", "--message", f"trtllm.fleet {version}", version, commit)
-    try:
-        git("merge", "--quiet", "--ff-only", commit)
-    except subprocess.CalledProcessError:
-        git("tag", "--delete", version)
-        raise
-    shutil.rmtree(DIST, ignore_errors=True)
-    shutil.copytree(files, DIST)
+    # In the directory of dist/, as only a move within a file system needs no space.
+    with tempfile.TemporaryDirectory(prefix=f".{DIST.name}-", dir=DIST.parent) as beside:
+        new, old = Path(beside) / "new", Path(beside) / "old"
+        shutil.copytree(files, new)
+        with uninterrupted(), ExitStack() as undone:
+            if DIST.exists():
+                DIST.rename(old)
+                undone.callback(old.rename, DIST)
+            new.rename(DIST)
+            undone.callback(DIST.rename, new)
+            git("tag", "--annotate", "--message", f"trtllm.fleet {version}", version, commit)
+            undone.callback(git, "tag", "--delete", version)
+            git("merge", "--quiet", "--ff-only", commit)
+            undone.pop_all()
 
 
 def make(release: Release) -> None:
     """Make a release.
 
     Raises:
-        CalledProcessError: A step failed; nothing has changed.
+        CalledProcessError, OSError: A step failed; nothing has changed.
     """
     with work_tree() as tree:
         write_version(tree, release.version)
@@ -221,6 +263,24 @@ def make(release: Release) -> None:
         write_signatures(tarball, release)
         verify(tarball, release)
         publish_here(output(["git", "rev-parse", "HEAD"], tree), files, release.version)
+
+
+def end(number: int, _frame: object) -> None:
+    """End with the exit status of a signal, so that temporary files are removed.
+
+    Raises:
+        SystemExit: Always.
+    """
+    raise SystemExit(128 + number)
+
+
+def failed(cause: str) -> int:
+    """Print why the release failed. Return the exit status."""
+    print(
+        f"{cause}. Branch, tag and {DIST.name}/ are unchanged. Correct the cause and run the same command again.",
+        file=sys.stderr,
+    )
+    return 1
 
 
 def main() -> int:
@@ -237,15 +297,14 @@ def main() -> int:
     if given.check:
         return 0
     print(plan(release), flush=True)
+    for number in SIGNALS:
+        signal.signal(number, end)
     try:
         make(release)
     except subprocess.CalledProcessError as error:
-        print(
-            f"{' '.join(map(str, error.cmd))}: exit status {error.returncode}. Branch, tag and {DIST.name}/ are "
-            "unchanged. Correct the cause and run the same command again.",
-            file=sys.stderr,
-        )
-        return 1
+        return failed(f"{' '.join(map(str, error.cmd))}: exit status {error.returncode}")
+    except OSError as error:
+        return failed(str(error))
 
     print(f"Release {release.version} is in {DIST.name}/:")
     print("\n".join(f"  {path.name}" for path in sorted(DIST.iterdir())))

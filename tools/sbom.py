@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
+import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -40,6 +43,7 @@ from packageurl import PackageURL
 from ansible_collections.trtllm.fleet.plugins.module_utils.preflight.driver import cuda_directory
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.recipe import IMAGE_REPOSITORY
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
+from ansible_collections.trtllm.fleet.plugins.plugin_utils.zipapp import build_zipapp
 
 ROOT = Path(__file__).resolve().parents[1]
 ROLES = sorted(path.name for path in (ROOT / "roles").iterdir())
@@ -50,6 +54,10 @@ VERSIONED = {"nvidia_driver": "", "nvidia_container_toolkit": "", "docker_engine
 PLATFORM = ("__nvidia_driver_platform", "__nvidia_driver_architecture")
 # Variables of tasks with the names of packages of the distribution.
 NAMES = ("apt_packages_names", "python_program_packages")
+# File of a plugin that a variable of a role reads.
+COPIED = re.compile(r"role_path ~ '/\.\./\.\./(plugins/[\w/.]+)'")
+# Directory of this collection in a zipapp.
+COLLECTION = "ansible_collections/trtllm/fleet/"
 
 
 def load(path: str | Path) -> Any:
@@ -218,9 +226,11 @@ def image_components() -> Iterator[Component]:
 
 
 def model_components() -> Iterator[Component]:
-    """Yield the models that have a recipe."""
+    """Yield the models that have a recipe, and their fine-tunes and draft models."""
     default = load("roles/serving_recipe/defaults/main.yml")["serving_recipe_model"]
-    for name in sorted(load_tables().models):
+    tables = load_tables().models
+    named = {name for row in tables.values() for key in ("fine_tunes", "drafts") for name in row.get(key, ())}
+    for name in sorted(tables.keys() | named):
         namespace, _slash, short = name.rpartition("/")
         yield component(
             name,
@@ -244,11 +254,11 @@ def program_components() -> Iterator[Component]:
 
 
 def file_components() -> Iterator[Component]:
-    """Yield the files of the roles that hosts get as they are, or packed into one program."""
+    """Yield the files that hosts get as they are, or packed into one program."""
     listed = subprocess.run(
         ["git", "ls-files", "roles/*/files/*"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
     ).stdout
-    for name in listed.splitlines():
+    for name in sorted({*listed.splitlines(), *shared_files()}):
         digest = hashlib.sha256((ROOT / name).read_bytes()).hexdigest()
         yield component(
             name,
@@ -257,6 +267,18 @@ def file_components() -> Iterator[Component]:
             hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)],
             licenses=[licence()],
         )
+
+
+def shared_files() -> Iterator[str]:
+    """Yield the files of plugins that roles copy to hosts, and those that they pack into programs."""
+    for path in ROOT.glob("roles/*/vars/**/*.yml"):
+        yield from COPIED.findall(path.read_text())
+    for path in ROOT.glob("roles/*/files/*"):
+        if path.suffix == ".py" or (path / "__main__.py").is_file():
+            with zipfile.ZipFile(io.BytesIO(build_zipapp(path))) as archive:
+                names = [name.removeprefix(COLLECTION) for name in archive.namelist() if name.startswith(COLLECTION)]
+            # The archive has files of its own for packages that have none.
+            yield from (name for name in names if (ROOT / name).is_file())
 
 
 def licence() -> License:

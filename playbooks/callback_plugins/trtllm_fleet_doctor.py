@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 name: trtllm_fleet_doctor
 type: notification
 short_description: Explain failed tasks by the fault catalogue
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Ansible loads it with every playbook of this collection, because it is beside them.
   - After a failed task, or an unreachable host, it prints the cause and what to do, if the catalogue has a fault with

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 name: trtllm_fleet_progress
 type: notification
 short_description: Show what each host is doing during long tasks
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Ansible loads it with every playbook of this collection, because it is beside them.
   - While a task takes longer than O(seconds), it prints what each host is doing, for how long and, where the task knows

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 name: trtllm_fleet_record
 type: aggregate
 short_description: Collect what tasks own on hosts, for the convergence record
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Ansible loads it with every playbook of this collection, because it is beside them.
   - Module M(trtllm.fleet.host_record) writes what it collected to the record of a host. It prints nothing.

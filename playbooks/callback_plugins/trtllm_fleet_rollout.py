@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 name: trtllm_fleet_rollout
 type: aggregate
 short_description: Write the result of a rollout or rollback
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Ansible loads it with every playbook of this collection, because it is beside them.
   - During C(rollout.yml) and C(rollback.yml) it writes C(fleet-rollout.json), from the start of the run on, so that a

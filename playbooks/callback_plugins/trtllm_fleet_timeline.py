@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 name: trtllm_fleet_timeline
 type: aggregate
 short_description: Write what a run of site.yml waited for
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Ansible loads it with every playbook of this collection, because it is beside them.
   - After a run of C(site.yml) in which a host ran roles, it writes C(fleet-timeline.json) and C(fleet-timeline.html), a

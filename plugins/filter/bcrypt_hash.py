@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: bcrypt_hash
 short_description: Return the bcrypt hash of a password, the same in every run
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:

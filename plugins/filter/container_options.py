@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: container_options
 short_description: Build options of docker run
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:

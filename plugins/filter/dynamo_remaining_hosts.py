@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: dynamo_remaining_hosts
 short_description: Return how many hosts with workers of NVIDIA Dynamo would be left without some hosts
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: dynamo_sides
 short_description: Divide the hosts of NVIDIA Dynamo into two sides that serve by themselves
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - A rollout changes one side while the other serves. Each side has a frontend, a prefill and a decode worker.
   - A host that an operator drained does not take part.

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: rollback_releases
 short_description: Select the rollout to undo, and the release to which each host rolls back
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Undoes the unfinished rollout, otherwise the one that last updated one of these hosts, whether one run or several
     completed it. Hosts that it did not update, and hosts that have rolled back already, keep their release.

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: rollout_canary
 short_description: Compare a canary with the hosts behind the same gateways that are not canaries
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Compares the traffic of a host at each gateway with the traffic of the hosts that are not canaries.
   - An instance that is not up is a problem by itself.

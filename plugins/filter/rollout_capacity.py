@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: rollout_capacity
 short_description: Compute the share of a fleet that serves without some instances
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Returns the percentage of the instances behind a gateway that are in service and up if some are drained.
   - With several models it is the percentage of the model where it is lowest, among those that lose an instance.

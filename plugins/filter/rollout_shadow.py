@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: rollout_shadow
 short_description: Judge a canary by its answers to copies of live requests
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Compares the answers of a canary with those that clients got. Each pair of answers is to the same request, so only
     pairs that differ count.

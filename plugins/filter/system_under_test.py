@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: system_under_test
 short_description: Describe the system under test of a benchmark
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: usage_report
 short_description: Return the usage of all gateways by API key and model
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:

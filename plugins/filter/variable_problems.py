@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: variable_problems
 short_description: List unknown variables with the prefix of a role
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - trtllm.fleet contributors (@trtllm-fleet)
 description:

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: history_queries
 short_description: Return the queries of a fleet's main series
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Reads the description of the dashboards of role P(trtllm.fleet.monitoring#role).
   - Playbook C(trtllm.fleet.status) uses it.

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: required_hosts
 short_description: Return the host pattern of a play, or fail if it matches no host
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Ansible skips a play that matches no host, and the run succeeds.
   - Use this lookup as C(hosts) of a play that has to run.

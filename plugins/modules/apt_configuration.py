@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: apt_configuration
 short_description: Add a vendor's repository to apt, or let it use a bundle
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Adds the source of a repository, its key and a preferences file, after it has compared the fingerprints of all keys
     in the key file with those that are allowed. Neither the host nor the control node needs GnuPG.

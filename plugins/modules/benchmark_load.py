@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: benchmark_load
 short_description: Measure one load on an OpenAI-compatible endpoint
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Runs a load generator on this host at one concurrency, and returns the result in the same form for each tool.
   - The tools are NVIDIA's C(aiperf), and TensorRT-LLM's C(benchmark_serving) in a container of the engine's image.

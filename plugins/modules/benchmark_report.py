@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: benchmark_report
 short_description: Draw the result of a benchmark, compare it with another, and list all results
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Writes C(report.html) with figures, charts, all loads and the system under test, and each chart as a PNG file in
     C(charts).

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: benchmark_run
 short_description: Measure an endpoint by scenarios and write the results
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Runs the loads of O(scenarios) one after the other with M(trtllm.fleet.benchmark_load) on the host of the task, and
     shows the progress.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: bundle_check
 short_description: Check that a bundle fits a host
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Compares a bundle with what the host is and needs, and fails with every difference and the variable to change.
   - Role P(trtllm.fleet.bundle#role) uses it.

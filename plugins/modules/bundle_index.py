@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: bundle_index
 short_description: Write the index of a bundle
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Writes C(bundle.json), which describes the bundle, and C(SHA256SUMS), for C(sha256sum --check), into a directory
     with the weights of a model, the harmony vocabulary, images and packages.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: docker_daemon_config
 short_description: Merge settings into Docker's daemon.json
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Writes the settings of several owners to C(daemon.json), each with its own O(name), and keeps all other settings.
   - Records in O(state_file) the settings of each owner and their part of the file. A setting that its owner drops is

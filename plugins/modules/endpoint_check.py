@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: endpoint_check
 short_description: Verify that an OpenAI-compatible endpoint serves a model
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Runs ordered stages and stops at the first that fails. C(unit) is active, C(health) answers 200, C(model) is listed,
     and C(completion) is a real answer. For NVIDIA Dynamo C(instances) comes before C(model).

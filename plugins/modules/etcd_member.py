@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: etcd_member
 short_description: Replace a lost member of an etcd cluster
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Removes a member that is lost for good and adds one that has no data yet. Runs on the host of another member.
   - Start the new member afterwards, with C(initial-cluster-state) V(existing). Until then the cluster works as before,

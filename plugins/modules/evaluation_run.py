@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: evaluation_run
 short_description: Evaluate the accuracy of an OpenAI-compatible endpoint
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Runs evaluations of OpenAI's C(gpt_oss.evals), and GSM8K with its sampler, against an endpoint, and reads scores.
   - The tool runs in the background. The first call starts it; further calls with the same O(directory) return the

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: file_download
 short_description: Download a file with a known checksum, through a proxy with a password
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Downloads a file unless it exists. A file with another checksum is never written.
   - M(ansible.builtin.get_url) takes a proxy from the environment of the task only, which is on the command line of the

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: fleet_faults_info
 short_description: Diagnose the faults of a fleet
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Compares the signals of hosts, what gateways report, and the variables of the inventory with the fault catalogue.
   - A fault that explains others comes before them. Then the worst comes first, then the one nearest to the hardware.

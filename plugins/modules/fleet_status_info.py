@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: fleet_status_info
 short_description: Summarise the status of a fleet
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Combines the results of the hosts and the gateways of a fleet, with a verdict for each host.
   - V(ok) serves. V(drained) gets no new request from any gateway. V(degraded) serves, and there is a reason to act.

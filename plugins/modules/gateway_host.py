@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gateway_host
 short_description: Register GPU hosts at a gateway, drain them or return them to service
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Runs on a gateway of role P(trtllm.fleet.gateway#role). It keeps a note for each GPU host in C(ROOT/hosts), and
     builds C(ROOT/haproxy.cfg) from C(ROOT/head.cfg) and all notes.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gateway_info
 short_description: Gather the state of a gateway and of its instances
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Runs on a gateway of role P(trtllm.fleet.gateway#role).
   - Returns for each instance whether it is drained, whether the gateway's checks of it pass, and its requests. With

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gateway_shadow
 short_description: Compare a canary on copies of live requests
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Runs on a gateway of role P(trtllm.fleet.gateway#role). For a time HAProxy copies a share of the live requests of a
     model, with the answers that clients got. The module sends the requests to the canary, whose answers no client gets.

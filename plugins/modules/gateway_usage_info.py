@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gateway_usage_info
 short_description: Gather the usage of a gateway by API key and model
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Runs on a gateway of role P(trtllm.fleet.gateway#role). Sums the records of the requests that ended in a span.
   - The records of several gateways are of different requests, so their sums can be added.

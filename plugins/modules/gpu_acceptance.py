@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gpu_acceptance
 short_description: Test the GPUs of a host
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Runs the burn-in of role P(trtllm.fleet.acceptance#role) in a container of the engine's image, on all GPUs at the
     same time. They have to be free.

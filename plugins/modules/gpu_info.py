@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gpu_info
 short_description: Gather the NVIDIA GPUs and the driver of a host
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Lists the GPUs and NVSwitches on the PCI bus, and adds the data of C(nvidia-smi) if a driver answers.
   - Works without a driver and with a broken one, so that a run can be planned before an installation.

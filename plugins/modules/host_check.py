@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: host_check
 short_description: Check whether a host can serve
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Checks a host before any change, and lists every problem that prevents serving.
   - A problem is not a failure of the module, so a play can gather the problems of all hosts first. RV(ok) has the

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: host_files
 short_description: Write small files and their directories in one execution
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Writes files of root with their mode and group, and directories with their mode; an existing directory keeps its
     owner.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: host_record
 short_description: Compare a host with the record of its last complete run, or write the record
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - The record has what the roles own on the host (files, packages, units, keys of C(daemon.json), images, model
     snapshots, driver and GPUs, a gateway's configuration), and salted checksums of the variables that they were run

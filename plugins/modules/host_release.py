@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: host_release
 short_description: Write, start, verify or stop the releases of a host
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - A release is a directory C(ROOT/releases/NAME) with all files that the instances of a host start from, among them
     one systemd unit file for each instance. The units of systemd are links into it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: host_release_info
 short_description: Gather the releases of a host and the state of their units
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Returns the release of M(trtllm.fleet.host_release) that was verified last, its description, and for each unit its
     release and whether it is active.

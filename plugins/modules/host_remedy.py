@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: host_remedy
 short_description: Apply a remedy to a drained GPU host, and record it
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Applies one rung of the remedy ladder of docs/how-to/repair.md, and records it on the host. The record limits how
     often a remedy is applied, and ends faults of GPUs that the kernel log reported.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: host_signals_info
 short_description: Gather the signals of faults of a host
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Examines GPUs, driver, NVLink fabric, kernel log, instances and their containers, units, weights, disks, memory,
     clock, name resolution, certificates and packages. It works on a host where nothing is installed yet.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: host_status_info
 short_description: Gather the status of a GPU host
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Returns the last verified release, the state of its instances, the GPUs and their driver, and the differences from
     what M(trtllm.fleet.host_release) left.

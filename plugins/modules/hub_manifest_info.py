@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: hub_manifest_info
 short_description: List the files of a model on a hub
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Resolves a revision of a model repository to its commit and lists its files with their sizes and checksums,
     from any hub that speaks the API of the Hugging Face Hub.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: image_archive
 short_description: Save a container image from a registry to a file for docker load
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Downloads the image for this machine's architecture. Docker is not needed.
   - Goes on where an earlier download ended, also within a layer, and verifies all checksums. Until the file is

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: kv_transport_info
 short_description: Gather the transports of the KV cache between workers
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Reads from the journal of workers of NVIDIA Dynamo over which transports UCX moves the KV cache from prefill to
     decode workers. An answer looks the same over NVLink, InfiniBand and TCP.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: managed_packages
 short_description: Remove the packages that this collection installed on a host
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Role P(trtllm.fleet.apt_packages#role) configures apt to record new packages and their dependencies in O(note). This
     module purges these packages, removes the holds of the role, the downloaded files, and then the note.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: model_snapshot
 short_description: Prepare, verify or remove the files of a model on a host
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - A snapshot is a directory with the files of one commit of a model repository, each with the hub's size and checksum.
     This module prepares one for the download, verifies it afterwards, and removes it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: monitoring_info
 short_description: Gather targets, alerts and series of a Prometheus
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Queries the HTTP API of a Prometheus and of its Alertmanager, usually on the host that runs them.
   - A Prometheus that does not answer is a result, not a failure.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: package_repository
 short_description: Mirror packages with their dependencies to an apt repository in a directory
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Downloads packages and all their dependencies, for a machine of this distribution release without any package, into
     a directory that apt can install from (C(deb [signed-by=KEY] file:PATH ./)).

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: port_check
 short_description: Check that no firewall blocks TCP ports
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Connects from the host to ports of others, and closes the connections. Fails if there is no answer, or no route.
   - A port at which nothing listens is not blocked, because its host refuses the connection. So ports can be checked

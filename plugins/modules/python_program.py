@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: python_program
 short_description: Install a Python program from a lock with hashes
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Makes a virtual environment with exactly the packages of a lock. pip rejects a file whose hash is not in the lock,
     and a dependency that is not (C(--require-hashes)).

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: rollout_plan
 short_description: Generate the plan of a rollout
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Decides which hosts are updated together, so that a share of all instances serves at each moment.
   - A host is updated if it does not run the release of the inventory, if something below the release changes, or if it

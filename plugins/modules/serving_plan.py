@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: serving_plan
 short_description: Build the plan of all hosts of a play
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Resolves the recipe of each host, as role P(trtllm.fleet.serving_recipe#role) does. A host without a recipe is in
     the plan with its problems; the module does not fail.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: serving_recipe
 short_description: Resolve the recipe of a host from its variables
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Reads the host's variables of role P(trtllm.fleet.serving_recipe#role), with its defaults where not set.
   - Merges the role's data into one configuration, each value with its source.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: tune_candidates
 short_description: Predict the best layouts for a load
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Asks NVIDIA's AIConfigurator which layouts of the GPUs of a host serve a load best, without a GPU.
   - Returns them as variations for role P(trtllm.fleet.tune#role), which measures them.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: unit_wait
 short_description: Wait for a systemd oneshot unit to finish its work
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Waits for a long operation (weights, image pull) that a play started as a systemd unit with
     C(systemctl start --no-block).

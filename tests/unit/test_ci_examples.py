@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,8 @@ def test_playbooks_variables_and_tags_exist(path: Path) -> None:
     for command in commands:
         (playbook,) = re.findall(r"ansible-playbook trtllm\.fleet\.(\w+)", command)
         text = (ROOT / f"playbooks/{playbook}.yml").read_text()
-        for name in re.findall(r"-e (\w+)=", command):
+        # Ansible's own are variables of a connection.
+        for name in re.findall(r"-e (?!ansible_)(\w+)=", command):
             own = f"`{name}`" in documented and f"{name} | default(" in text
             assert own or re.search(rf"^ +{name}:", specs, re.MULTILINE), command
         for tag in re.findall(r"--skip-tags (\w+)", command):
@@ -89,7 +90,8 @@ def test_settings_of_ansible_exist(path: Path) -> None:
     exported = re.findall(r"\b(ANSIBLE_\w+)=", text)
     names = {name for name in (*environments(read(path)), *exported) if name.startswith(("ANSIBLE_", "JUNIT_"))}
     assert "ANSIBLE_VAULT_PASSWORD_FILE" in names or path.name == "plan.yml"
-    assert [name for name in names if not re.search(rf"name: {name}\b", known)] == []
+    # The path of the settings is not one of them.
+    assert [name for name in names - {"ANSIBLE_CONFIG"} if not re.search(rf"name: {name}\b", known)] == []
 
 
 @EXAMPLES
@@ -132,36 +134,82 @@ def test_versions_are_those_of_the_project() -> None:
     assert collection == {"name": "trtllm.fleet", "version": read(ROOT / "galaxy.yml")["version"]}
 
 
+def test_a_job_has_a_collection_of_its_own() -> None:
+    """Jobs of other runners of the same user have other versions."""
+    for path in GITHUB:
+        for job in read(path)["jobs"].values():
+            assert job["env"]["ANSIBLE_COLLECTIONS_PATH"] == "collections", path.name
+    variables = read(GITLAB)["variables"]
+    assert variables["ANSIBLE_COLLECTIONS_PATH"] == "$CI_PROJECT_DIR/collections"
+
+
+def test_settings_are_read_from_a_directory_that_all_users_can_write() -> None:
+    """GitLab's runner clones with umask 0000. Ansible ignores ansible.cfg there unless its path is set."""
+    assert "ansible.cfg  " in (ROOT / "docs/how-to/automate.md").read_text()
+    assert read(GITLAB)["variables"]["ANSIBLE_CONFIG"] == "$CI_PROJECT_DIR/ansible.cfg"
+
+
+SECRETS = ("gateway_secret", "ansible_become_password", "ansible_password")
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A pull request that changes an engine option. The inventory has a secret, and no password is there."""
-    for name in ("base/inventory", "inventory"):
-        shutil.copytree(ROOT / "inventory/h200", tmp_path / name)
-        with (tmp_path / name / "group_vars/all.yml").open("a") as file:
-            file.write("gateway_secret: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n  3631\n")
+    """A pull request that changes an engine option and the collection. It has secrets, and no password is there."""
+    for name in ("base", "."):
+        shutil.copytree(ROOT / "inventory/h200", tmp_path / name / "inventory")
+        with (tmp_path / name / "inventory/group_vars/all.yml").open("a") as file:
+            file.writelines(f"{secret}: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n  3631\n" for secret in SECRETS)
+        installed = tmp_path / name / "collections/ansible_collections/trtllm/fleet"
+        for part in ("meta", "playbooks", "plugins", "roles"):
+            shutil.copytree(ROOT / part, installed / part, ignore=shutil.ignore_patterns("__pycache__"))
+    # Of the pull request, as it comes last.
+    recipes = installed / "roles/serving_recipe/vars/base.yml"
+    recipes.write_text(re.sub(r"(stream_interval: \d+)", r"\g<1>7", recipes.read_text()))
     with (tmp_path / "inventory/group_vars/all.yml").open("a") as file:
         file.write("serving_recipe_engine_options: {max_batch_size: 77}\n")
     return tmp_path
 
 
-def test_a_pull_request_shows_what_it_changes_in_the_plan(checkout: Path) -> None:
-    """Run the commands of GitHub's example, except the installation."""
-    steps = read(FOLDER / "github/plan.yml")["jobs"]["plan"]["steps"]
-    names = ("Plan the base", "Plan the pull request", "Show the difference")
-    runs = [step["run"] for step in steps if step.get("name") in names]
+def shell(command: str, checkout: Path, environment: dict[str, str]) -> None:
+    ended = subprocess.run(
+        ["bash", "-e", "-c", command], cwd=checkout, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def github_plan(checkout: Path) -> list[str]:
+    """Run the commands of GitHub's example, except the installation. Return the difference."""
+    job = read(FOLDER / "github/plan.yml")["jobs"]["plan"]
     summary = checkout / "summary.md"
-    environment = {
-        **os.environ,
-        "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"),
-        "GITHUB_STEP_SUMMARY": str(summary),
-    }
-    for run in runs:
-        ended = subprocess.run(
-            ["bash", "-e", "-c", run], cwd=checkout, env=environment, capture_output=True, text=True, check=False
-        )
-        assert ended.returncode == 0, ended.stdout + ended.stderr
+    for step in job["steps"]:
+        if step.get("name") in ("Plan the base", "Plan the pull request", "Show the difference"):
+            settings = {**job.get("env", {}), **step.get("env", {}), "GITHUB_STEP_SUMMARY": str(summary)}
+            shell(step["run"], checkout, os.environ | settings)
     lines = summary.read_text().splitlines()
     assert (lines[0], lines[-1]) == ("```diff", "```")
+    return lines
+
+
+def gitlab_plan(checkout: Path) -> list[str]:
+    """Run the commands of GitLab's example, except the installation and git. Return the difference."""
+    variables = {key: value for key, value in read(GITLAB)["variables"].items() if isinstance(value, str)}
+    settings = {key: value.replace("$CI_PROJECT_DIR", str(checkout)) for key, value in variables.items()}
+    job = read(GITLAB)["plan"]
+    for command in (*job["script"], *job["after_script"]):
+        if "ansible-playbook" in command or "diff" in command:
+            shell(command, checkout, os.environ | settings)
+    return (checkout / "plan.diff").read_text().splitlines()
+
+
+@pytest.mark.parametrize("plan", [github_plan, gitlab_plan])
+def test_a_pull_request_shows_what_it_changes_in_the_plan(checkout: Path, plan: Callable[[Path], list[str]]) -> None:
+    lines = plan(checkout)
     assert [line.split() for line in lines if re.match(r"\+ +\"max_batch_size\"", line)] == [
         ["+", '"max_batch_size":', "77,"]
     ]
+    # The base is planned with its own version of the collection.
+    (before, after) = (
+        re.findall(rf'^\{sign} +"stream_interval": (\d+)', "\n".join(lines), re.MULTILINE) for sign in "-+"
+    )
+    assert before
+    assert [f"{value}7" for value in before] == after

@@ -188,6 +188,12 @@ def test_source_names_missing_packages_as_the_page_does(tmp_path: Path, source: 
     assert source.missing in PAGE
 
 
+def test_execution_environment_limits_the_same_packages() -> None:
+    page = (ROOT / "docs/how-to/automation-controller.md").read_text()
+    (limit,) = {*re.findall(r"openstacksdk<[\d.]+", PAGE)}
+    assert f"    - {limit}\n" in page
+
+
 def outputs(state: Path) -> Any:
     """Return the output ansible_inventory of a Terraform state."""
     return json.loads(state.read_text())["outputs"]["ansible_inventory"]["value"]

@@ -151,6 +151,21 @@ def test_version_has_a_changelog() -> None:
     assert read(ROOT / "galaxy.yml")["version"] in released or list(ROOT.glob("changelogs/fragments/*.y*ml"))
 
 
+def test_fragments_have_no_markup_of_ansible_doc() -> None:
+    """antsibull-changelog copies them into CHANGELOG.rst as they are."""
+    markup = re.compile(r"\b[BCILMOPRV]\([^)]*\)")
+    found = {path.name: names(markup, path) for path in ROOT.glob("changelogs/fragments/*.y*ml")}
+    assert {name: each for name, each in found.items() if each} == {}
+
+
+def test_plugins_are_of_the_first_release_before_it() -> None:
+    """Release notes list the plugins whose version_added is the version."""
+    if not read(ROOT / "changelogs/changelog.yaml")["releases"]:
+        added = re.compile(r"^version_added: (\S+)$", re.MULTILINE)
+        versions = {version for path in ROOT.glob("plugins/*/*.py") for version in names(added, path)}
+        assert versions == {read(ROOT / "galaxy.yml")["version"]}
+
+
 def test_tasks_that_end_to_end_tests_wait_for_exist() -> None:
     """A test that waits for a task under an old name fails after hours, and one that expects no such task passes."""
     name = re.compile(r"- name: (.+)$", re.MULTILINE)

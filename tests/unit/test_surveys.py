@@ -63,3 +63,9 @@ def test_variable_exists_with_these_values(survey: str, question: dict[str, Any]
         assert question["choices"] == ["true", "false"]
     elif option["type"] == "list":
         assert question["type"] == "multiselect"
+
+
+def test_jobs_that_a_rollout_lock_rejects_can_ignore_it() -> None:
+    """In a container of its own a job cannot see that the run which holds the lock has ended."""
+    asking = {survey for survey, question in questions() if question["variable"] == "rollout_take_over"}
+    assert asking == {"rollout", "rollback", "drain", "undrain", "decommission"}

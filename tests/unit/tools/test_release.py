@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -21,7 +22,7 @@ import yaml
 
 from ansible_collections.trtllm.fleet.plugins.plugin_utils.serving.role_data import load_tables
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
-from tools import lock, project
+from tools import lock, project, release
 from tools.build import as_json, build, normalized
 from tools.environment import pinned
 
@@ -56,6 +57,17 @@ class Copy(NamedTuple):
         return [*(self.output("git", *command) for command in commands), str((self.folder / "dist").exists())]
 
 
+def prepare_first_release(folder: Path) -> None:
+    """Give a copy what the first release needs, whatever was released before."""
+    (folder / "changelogs/changelog.yaml").write_text("---\nancestor: null\nreleases: {}\n")
+    (folder / "changelogs/fragments").mkdir(exist_ok=True)
+    (folder / "changelogs/fragments/rehearsal.yml").write_text("---\nminor_changes:\n  - fleet - add the rehearsal.\n")
+    galaxy = folder / "galaxy.yml"
+    galaxy.write_text(galaxy.read_text().replace("https://example.com/", "https://fleet.example.org/"))
+    for path in (folder / "plugins").glob("*/*.py"):
+        path.write_text(re.sub(r"(?m)^version_added: .*$", f"version_added: {VERSION}", path.read_text()))
+
+
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     folder = tmp_path_factory.mktemp("release") / "fleet"
@@ -75,6 +87,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
         (primary,) = re.findall(r"^fpr:+([0-9A-F]+):$", listed, re.MULTILINE)
         with (folder / "SECURITY.md").open("a") as page:
             page.write(f"\n{primary}\n")
+        prepare_first_release(folder)
         repository.output("git", "init", "--quiet", "--initial-branch", "main")
         repository.output("git", "add", "--all")
         repository.output("git", "commit", "--quiet", "--message", "A copy of the work tree")
@@ -123,6 +136,7 @@ def verify(copy: Copy, dist: Path, keyring: Path, place: Path) -> subprocess.Com
     [
         ("1.0", KEY, "VERSION is '1.0'; a semantic version"),
         ("v1.0.0", KEY, "VERSION is 'v1.0.0'; a semantic version"),
+        ("96.0.0", KEY, f"VERSION is 96.0.0; the plugins have version_added {VERSION}"),
         (VERSION, "", "KEY is empty"),
         (VERSION, "other@example.com", "KEY is other@example.com; gpg has no such secret key"),
     ],
@@ -139,6 +153,8 @@ def test_work_tree_branch_and_fragments_are_checked_together(copy: Copy) -> None
     copy.output("git", "switch", "--quiet", "--create", "other")
     copy.output("git", "rm", "--quiet", "-r", "changelogs/fragments")
     (copy.folder / "SECURITY.md").write_text("No key.\n")
+    with (copy.folder / "galaxy.yml").open("a") as file:
+        file.write("homepage: https://example.com/trtllm/fleet\n")
     try:
         done = copy.release()
     finally:
@@ -146,21 +162,163 @@ def test_work_tree_branch_and_fragments_are_checked_together(copy: Copy) -> None
         copy.output("git", "switch", "--quiet", "main")
         copy.output("git", "branch", "--quiet", "--delete", "other")
     assert done.returncode == 1
-    for said in ("The branch is other", "M SECURITY.md", "changelogs/fragments is empty", "SECURITY.md does not name"):
+    for said in (
+        "The branch is other",
+        "M SECURITY.md",
+        "changelogs/fragments is empty",
+        "SECURITY.md does not name",
+        "galaxy.yml has the placeholder https://example.com/trtllm/fleet;",
+    ):
         assert said in done.stderr
+
+
+def broken(copy: Copy, folder: Path, program: str, argument: str, commands: str) -> Copy:
+    """Return a copy where a program with an argument runs other commands of the shell before."""
+    path = folder / program
+    real = copy.output("sh", "-c", f"command -v {program}")
+    path.write_text(f"""\
+#!/bin/sh
+for given; do
+    [ "$given" != {argument} ] || {{ {commands}; }}
+done
+exec {real} "$@"
+""")
+    path.chmod(0o755)
+    return copy._replace(environment={**copy.environment, "PATH": f"{folder}:{copy.environment['PATH']}"})
 
 
 def test_failure_after_the_commit_changes_nothing(copy: Copy, tmp_path: Path) -> None:
     before = copy.state()
-    program = tmp_path / "ansible-galaxy"
-    real = copy.output("sh", "-c", "command -v ansible-galaxy")
-    program.write_text(f'#!/bin/sh\n[ "$2" != build ] || exit 5\nexec {real} "$@"\n')
-    program.chmod(0o755)
-    broken = copy._replace(environment={**copy.environment, "PATH": f"{tmp_path}:{copy.environment['PATH']}"})
-    done = broken.release()
+    done = broken(copy, tmp_path, "ansible-galaxy", "build", "exit 5").release()
     assert done.returncode == 1
     assert "exit status 5. Branch, tag and dist/ are unchanged" in done.stderr
     assert copy.state() == before
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_killed_release_changes_nothing(copy: Copy, tmp_path: Path, name: str) -> None:
+    before = copy.state()
+    done = broken(
+        copy, tmp_path, "antsibull-changelog", "release", f"sleep 1; kill -{name} $PPID; exec sleep 60"
+    ).release()
+    assert done.returncode == 128 + signal.Signals[f"SIG{name}"]
+    assert "Traceback" not in done.stderr
+    assert copy.state() == before
+
+
+class Small(NamedTuple):
+    """A small repository, the commit of a release that is not on its branch, and the files of the release."""
+
+    repository: Copy
+    commit: str
+    files: Path
+
+    def publish(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Publish the release in a process of its own."""
+        program = f"""
+import signal
+from pathlib import Path
+from tools import release
+signal.signal(signal.SIGTERM, release.end)
+release.ROOT = Path({str(self.repository.folder)!r})
+release.DIST = release.ROOT / "dist"
+release.publish_here({self.commit!r}, Path({str(self.files)!r}), "1.0.0")
+"""
+        return subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**self.repository.environment, **environment},
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+
+    def state(self) -> list[str]:
+        folder = self.repository.folder
+        files = {str(path.relative_to(folder)) for path in folder.glob("*/*")}
+        return [*self.repository.state(), *sorted(name for name in files if not name.startswith(".git/"))]
+
+    def is_published(self) -> bool:
+        """Return whether branch, tag and files are those of the release, and nothing else is there."""
+        commit, tags, _trees, changes, _dist, *files = self.state()
+        return (commit, tags, changes, files) == (self.commit, "1.0.0", "", ["dist/new"])
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Small:
+    identity = {f"GIT_{role}_{name}": "rehearsal" for role in ("AUTHOR", "COMMITTER") for name in ("NAME", "EMAIL")}
+    repository = Copy(tmp_path / "small", {**os.environ, **identity, "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"})
+    (repository.folder / "dist").mkdir(parents=True)
+    (repository.folder / "dist/old").write_text("old")
+    (repository.folder / ".gitignore").write_text("/dist/\n")
+    (repository.folder / "page").write_text("1\n")
+    for command in (
+        ["init", "--quiet", "--initial-branch", "main"],
+        ["add", "--all"],
+        ["commit", "--quiet", "--message", "A"],
+        ["commit", "--quiet", "--message", "B", "--allow-empty"],
+    ):
+        repository.output("git", *command)
+    (repository.folder / "page").write_text("2\n")
+    repository.output("git", "commit", "--quiet", "--all", "--message", "Release")
+    commit = repository.output("git", "rev-parse", "HEAD")
+    repository.output("git", "reset", "--quiet", "--hard", "HEAD~1")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/new").write_text("new")
+    monkeypatch.setattr(release, "ROOT", repository.folder)
+    return Small(repository, commit, tmp_path / "files")
+
+
+def test_publication_replaces_the_files(small: Small) -> None:
+    assert small.publish().returncode == 0
+    assert small.is_published()
+
+
+def test_publication_that_git_refuses_changes_nothing(small: Small) -> None:
+    (small.repository.folder / "page").write_text("3\n")
+    before = small.state()
+    assert "CalledProcessError" in small.publish().stderr
+    assert small.state() == before
+
+
+def test_publication_without_space_for_the_files_changes_nothing(small: Small) -> None:
+    # In place of a full disk: a file that cannot be copied.
+    (small.files / "link").symlink_to("missing")
+    before = small.state()
+    assert small.publish().returncode == 1
+    assert small.state() == before
+
+
+@pytest.mark.parametrize(("commands", "published"), [("exit 1", False), (":", True)], ids=["fails", "succeeds"])
+def test_publication_that_is_killed_is_complete_or_changes_nothing(
+    small: Small, tmp_path: Path, commands: str, published: bool
+) -> None:
+    before = small.state()
+    # The signal comes before git moves the branch.
+    killed = broken(small.repository, tmp_path, "git", "merge", f"kill -TERM $PPID; {commands}")
+    assert small._replace(repository=killed).publish().returncode != 0
+    assert small.is_published() if published else small.state() == before
+
+
+def test_tag_of_another_commit_is_not_undone(small: Small) -> None:
+    """Such a tag is of a run that was killed, or of a release that was fetched."""
+    small.repository.output("git", "tag", "--annotate", "--message", "A release", "1.0.0", small.commit)
+    (said,) = release.version_refusals("1.0.0", [])
+    assert "Tag 1.0.0 exists" in said
+    assert "git tag --delete 1.0.0" in said
+    assert "reset" not in said
+
+
+def test_tag_that_is_no_release_is_not_undone(small: Small) -> None:
+    small.repository.output("git", "tag", "1.0.0")
+    (said,) = release.version_refusals("1.0.0", [])
+    assert "reset" not in said
+
+
+def test_undo_of_a_release_keeps_changes(small: Small) -> None:
+    assert small.publish().returncode == 0
+    *_older, said = release.version_refusals("1.0.0", ["1.0.0"])
+    assert "git tag --delete 1.0.0 && git reset --keep HEAD~1" in said
 
 
 def test_release_tags_a_commit_with_version_and_changelog(copy: Copy, dist: Path) -> None:
@@ -168,6 +326,11 @@ def test_release_tags_a_commit_with_version_and_changelog(copy: Copy, dist: Path
     assert copy.output("git", "cat-file", "-t", VERSION) == "tag"
     assert copy.output("git", "status", "--porcelain") == ""
     assert f"\nversion: {VERSION}\n" in (copy.folder / "galaxy.yml").read_text()
+    assert f"    version: {VERSION}\n" in (copy.folder / "docs/examples/ci/requirements.yml").read_text()
+    assert copy.run("git", "ls-files", "changelogs").stdout.split() == [
+        "changelogs/changelog.yaml",
+        "changelogs/config.yaml",
+    ]
     assert f"\nv{VERSION}\n" in (copy.folder / "CHANGELOG.rst").read_text()
     assert list((copy.folder / "changelogs").glob("fragments/*.yml")) == []
     assert sorted(path.name for path in dist.iterdir()) == [
@@ -178,6 +341,15 @@ def test_release_tags_a_commit_with_version_and_changelog(copy: Copy, dist: Path
             for suffix in ("-MANIFEST.json.asc", "-control-node.cdx.json", "-hosts.cdx.json", "-key.asc", ".tar.gz")
         ),
     ]
+
+
+def test_release_notes_list_the_plugins(copy: Copy, dist: Path) -> None:
+    notes = (copy.folder / "CHANGELOG.rst").read_text()
+    plugins = [
+        path for kind in ("modules", "filter", "lookup") for path in (copy.folder / "plugins" / kind).glob("*.py")
+    ]
+    assert [path.stem for path in plugins if f"- trtllm.fleet.{path.stem} - " not in notes] == []
+    assert "- fleet - add the rehearsal." in notes
 
 
 def test_second_release_of_a_version_is_refused(copy: Copy, dist: Path) -> None:
@@ -284,8 +456,18 @@ def test_document_of_the_hosts_has_what_roles_install(dist: Path) -> None:
         assert f"pkg:deb/ubuntu/{name}?distro=ubuntu-24.04" in found
     assert "pkg:deb/debian/docker-cli?distro=debian-12" not in found, "only Debian 13 has this package"
 
-    watchdog = "roles/trtllm_server/files/watchdog.py"
-    assert found[watchdog]["hashes"][0]["content"] == hashlib.sha256((ROOT / watchdog).read_bytes()).hexdigest()
+    models = {"openai/gpt-oss-safeguard-120b", "nvidia/gpt-oss-120b-Eagle3-v3"}
+    assert {found[f"pkg:huggingface/{model}"]["scope"] for model in models} == {"optional"}
+
+    # A file of a role, one that it copies, and modules that it packs into a program.
+    for name in (
+        "roles/trtllm_server/files/watchdog.py",
+        "plugins/module_utils/gateway/haproxy.py",
+        "plugins/module_utils/gateway/usage.py",
+        "plugins/module_utils/health/catalogue.py",
+    ):
+        assert found[name]["hashes"][0]["content"] == hashlib.sha256((ROOT / name).read_bytes()).hexdigest()
+    assert "plugins/module_utils/rollout_lock.py" not in found, "this module runs from Ansible only"
 
 
 def test_installed_collection_runs_from_its_own_directories(
