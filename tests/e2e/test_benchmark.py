@@ -369,7 +369,7 @@ def test_search_keeps_its_budget(tuned: Benchmark) -> None:
 
 def test_host_restores_its_release_after_a_killed_search(tuned: Benchmark) -> None:
     before = tuned.release()
-    process = tuned.start("playbooks/tune.yml", TUNE | {"trtllm_server_temporary_seconds": 60})
+    process = tuned.start("playbooks/tune.yml", TUNE, trtllm_server_temporary_seconds=60)
     deadline = time.monotonic() + 300
     while tuned.serves() in ("", before):
         assert time.monotonic() < deadline, "no trial has run"

@@ -28,7 +28,7 @@ INTERVAL = 20
 MAX_FAILURES = 3
 # Seconds for docker, systemctl and nvidia-smi.
 COMMAND_TIMEOUT = 60
-# Restarts by the watchdog, for module host_status_info. The next boot deletes them, as it does systemd's counters.
+# Restarts by the watchdog, for module host_status. The next boot deletes them, as it does systemd's counters.
 RECORDS = Path("/run/trtllm-fleet/healed")
 # Of a worker of NVIDIA Dynamo: requests without a whole answer, and bytes of answers. Its other endpoints may hold some
 # requests for long.

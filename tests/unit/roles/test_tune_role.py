@@ -1,8 +1,9 @@
-"""tune: the variables that a search writes for the inventory."""
+"""tune: searches that are rejected, and the variables that a search writes for the inventory."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 from ansible_collections.trtllm.fleet.tests.unit.role_run import run_playbook
+from ansible_collections.trtllm.fleet.tests.unit.roles.test_rollout_role import collection
 
 TEMPLATE = ROOT / "roles/tune/templates/override.yml.j2"
 INVENTORY = {
@@ -46,3 +48,52 @@ def test_options_of_the_inventory_are_kept(tmp_path: Path, inventory: dict[str, 
 
 def test_without_a_better_variation_there_is_no_variable(tmp_path: Path) -> None:
     assert override(tmp_path, {}, **INVENTORY) == {}
+
+
+INSTANCE = {"name": "serve-0", "gpus": [0], "port": 8000, "base_url": "http://127.0.0.1:8000"}
+SERVING = {"serve-0": {"model": "m", "up": True, "drained": False, "drained_by": "", "drain_changed": ""}}
+DRAINS = "[trtllm.fleet.rollout : "  # of a task
+
+
+@pytest.mark.parametrize(
+    ("extra", "inventory", "problem"),
+    [
+        ({}, {}, "has at most 2 requests at a time"),
+        ({"serving_recipe_use_case": "low_latency"}, {}, "The command line (-e) sets"),
+        ({}, {"tune_space": {}}, "tune_space is {}"),
+        ({}, {"benchmark_scenarios": ["smok"]}, "smok"),
+    ],
+    ids=["small load", "command line", "space", "scenario"],
+)
+def test_a_rejected_search_drains_no_host(
+    tmp_path: Path, extra: dict[str, Any], inventory: dict[str, Any], problem: str
+) -> None:
+    done = tune(tmp_path, extra, inventory)
+    assert done.returncode == 2, done.stdout
+    assert problem in " ".join(done.stdout.split())
+    assert DRAINS not in done.stdout
+
+
+def test_a_valid_search_drains_the_host(tmp_path: Path) -> None:
+    """The lock of another run ends it there."""
+    done = tune(tmp_path, {}, {"tune_objective": "output_tokens_per_second_per_user"})
+    assert done.returncode == 2, done.stdout
+    assert DRAINS in done.stdout
+    assert "Another run holds the lock" in done.stdout
+
+
+def tune(folder: Path, extra: dict[str, Any], inventory: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """Run playbook tune for a host that is in service, with variables of the command line and of the inventory."""
+    served = {"name": "a-recipe", "instances": [INSTANCE], "weights": "/models/m"}
+    fakes: dict[str, dict[str, Any]] = {
+        "host_release_info": {"verified": "release-1", "description": served, "units": []},
+        "gpu_info": {"count": 1, "gpus": []},
+        "gateway_info": {"running": True, "hosts": {"gpu1": SERVING}},
+        "rollout_lock": {"failed": True, "msg": "Another run holds the lock"},
+    }
+    collection(folder, fakes)
+    groups = {"gpu_hosts": {"hosts": {"gpu1": inventory}}, "gateway": {"hosts": {"gateway1": {}}}}
+    (folder / "hosts.json").write_text(json.dumps({"all": {"children": groups}}))
+    options = [f"--inventory={folder}/hosts.json", "--limit=gpu1"]
+    given = {"ansible_become": False, "tune_results_dir": str(folder), **extra}
+    return run_playbook(folder, ROOT / "playbooks/tune.yml", "gpu1", *options, collections=folder, **given)
