@@ -10,11 +10,14 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Callable
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.files import write_file
+
+# Purposes of a run that holds the lock.
+ROLLOUT, ROLLBACK, MAINTENANCE = "rollout", "rollback", "maintenance"
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,8 @@ class Lock:
     """Content of the lock file. Times are in seconds since the epoch.
 
     ``owner`` identifies the run, ``holder`` describes it in messages. ``rollout`` names the rollout or rollback, also
-    for a run that takes the lock over; ``back`` tells which of them it is.
+    for a run that takes the lock over; ``back`` tells which of them it is. It is empty for maintenance, unless that
+    interrupts an unfinished rollout.
     """
 
     owner: str
@@ -68,11 +72,12 @@ class LockFile:
             raise Held(lock)
 
     def hold(
-        self, owner: str, holder: str, seconds: float, instead_of: str = "", back: bool = False
+        self, owner: str, holder: str, seconds: float, instead_of: str = "", purpose: str = ROLLOUT
     ) -> tuple[bool, Lock]:
         """Take or renew the lock for some seconds. Raises Held as ``refuse`` does.
 
-        A run continues the rollout of a lock that was not released. Only a rollback continues a rollback.
+        A run continues the rollout of a lock that was not released. Only a rollback continues a rollback. Maintenance
+        keeps what was not finished.
 
         Returns whether it was taken, False for a renewal, and the lock.
         """
@@ -81,23 +86,29 @@ class LockFile:
             now, lock = self._clock(), self.read()
             renewed = lock is not None and lock.owner == owner
             began = lock.began if lock is not None and renewed else now
-            if lock is not None and (renewed or back or not lock.back):
-                rollout, back = lock.rollout, lock.back
-            else:
-                rollout = time.strftime("%FT%TZ", time.gmtime(now))
+            rollout, back = (lock.rollout, lock.back) if lock is not None else ("", False)
+            continued = renewed or purpose == MAINTENANCE or (rollout and (purpose == ROLLBACK or not back))
+            if not continued:
+                rollout, back = time.strftime("%FT%TZ", time.gmtime(now)), purpose == ROLLBACK
             held = Lock(owner, holder, began, now + seconds, rollout, back)
             write_file(self._path, json.dumps(asdict(held)) + "\n")
             return not renewed, held
 
-    def release(self, owner: str) -> bool:
-        """Remove the lock of ``owner``. Returns False if it is not the owner's."""
+    def release(self, owner: str, purpose: str = ROLLOUT) -> bool:
+        """Remove the lock of ``owner``. Returns False if it is not the owner's.
+
+        After maintenance, an unfinished rollout leaves an expired lock with its name.
+        """
         if not self._path.exists():
             return False
         with self._exclusive():
             lock = self.read()
             if lock is None or lock.owner != owner:
                 return False
-            self._path.unlink()
+            if purpose == MAINTENANCE and lock.rollout:
+                write_file(self._path, json.dumps(asdict(replace(lock, owner="", expires=lock.began))) + "\n")
+            else:
+                self._path.unlink()
             return True
 
     @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: rollout_lock
 short_description: Take, renew or release the rollout lock
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Lets one run of Ansible at a time change a fleet, with a lock in a file on a host that all control nodes use, such
     as the first gateway. The lock expires after O(seconds). The same task again renews it.
@@ -47,10 +47,13 @@ options:
     description: Seconds until the lock expires unless it is renewed.
     type: float
     default: 7200
-  back:
-    description: The run is a rollback.
-    type: bool
-    default: false
+  purpose:
+    description:
+      - What the run does. V(maintenance) is anything but a rollout or a rollback, such as a repair. An unfinished
+        rollout stays unfinished over it, so a rollback still undoes that one.
+    type: str
+    choices: [rollout, rollback, maintenance]
+    default: rollout
   take_over:
     description: Take the lock over from any other run.
     type: bool
@@ -79,13 +82,13 @@ EXAMPLES = r"""
 RETURN = r"""
 rollout:
   description:
-    - Name of the rollout, its start in UTC.
+    - Name of the rollout, its start in UTC. Empty for V(maintenance) without an unfinished rollout.
     - A run that takes over the lock of an interrupted rollout continues it under the same name.
   returned: for V(held), except in check mode and with O(assert_only)
   type: str
   sample: "2026-11-23T01:47:29Z"
 unfinished:
-  description: Name of the rollout that holds the lock; empty without a lock, and for the lock of a rollback.
+  description: Name of the rollout that holds the lock or is unfinished; empty without one, and for a rollback.
   returned: for V(held)
   type: str
   sample: "2026-11-23T01:47:29Z"
@@ -100,7 +103,14 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.trtllm.fleet.plugins.module_utils.rollout_lock import Held, Lock, LockFile
+from ansible_collections.trtllm.fleet.plugins.module_utils.rollout_lock import (
+    MAINTENANCE,
+    ROLLBACK,
+    ROLLOUT,
+    Held,
+    Lock,
+    LockFile,
+)
 
 
 def unfinished(lock: Lock | None) -> str:
@@ -115,7 +125,7 @@ def main() -> None:
             state=dict(type="str", default="held", choices=["held", "released"]),
             assert_only=dict(type="bool", default=False),
             seconds=dict(type="float", default=7200),
-            back=dict(type="bool", default=False),
+            purpose=dict(type="str", default=ROLLOUT, choices=[ROLLOUT, ROLLBACK, MAINTENANCE]),
             take_over=dict(type="bool", default=False),
             owner=dict(type="str", default=""),
             holder=dict(type="str", default=""),
@@ -129,12 +139,12 @@ def main() -> None:
         found = lock.read()
         own = found is not None and found.owner == given["owner"]
         if given["state"] == "released":
-            module.exit_json(changed=own if module.check_mode else lock.release(given["owner"]))
+            module.exit_json(changed=own if module.check_mode else lock.release(given["owner"], given["purpose"]))
         instead = found.owner if found and given["take_over"] else given["instead_of"]
         if given["assert_only"] or module.check_mode:
             lock.refuse(given["owner"], instead)
             module.exit_json(changed=not given["assert_only"] and not own, unfinished=unfinished(found))
-        taken, held = lock.hold(given["owner"], given["holder"], given["seconds"], instead, given["back"])
+        taken, held = lock.hold(given["owner"], given["holder"], given["seconds"], instead, given["purpose"])
         module.exit_json(changed=taken, rollout=held.rollout, unfinished=unfinished(held))
     except Held as error:
         module.fail_json(msg=str(error), owner=error.lock.owner)

@@ -1,4 +1,4 @@
-"""Role repair: what a rung of the ladder records."""
+"""Role repair: what a rung of the ladder records, and a repair of a host whose recipe cannot be resolved."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.trtllm.fleet.plugins.module_utils.health.remedies import HISTORY
+from ansible_collections.trtllm.fleet.tests.unit.health_sample import SampleHost
 from ansible_collections.trtllm.fleet.tests.unit.paths import ROOT
 from ansible_collections.trtllm.fleet.tests.unit.role_run import run_playbook
 from ansible_collections.trtllm.fleet.tests.unit.roles.test_rollout_role import collection
@@ -90,3 +91,31 @@ def test_a_reboot_into_a_kernel_with_a_driver(tmp_path: Path, kernel: dict[str, 
     left, recorded = run_rung(tmp_path, "reboot", {}, gpu_info={"kernel": kernel})
     assert "would reboot the control node" in left
     assert recorded == {"reboot": "failed"}
+
+
+def test_a_host_with_a_lost_gpu_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no valid recipe: seven GPUs are not a multiple of eight. The burn-in has the type of the release."""
+    host = SampleHost(tmp_path / "gpu1")
+    host.prepare()
+    host.xid(79)
+    gpus = [{"index": index, "product_name": "NVIDIA H200"} for index in range(1, 8)]
+    release = {"instances": [], "gpu_type": "h200"}
+    fakes: dict[str, dict[str, Any]] = {
+        "rollout_lock": {"rollout": "now"},
+        "host_signals_info": host.result(monkeypatch),
+        "gpu_info": {"gpus": gpus, "missing": ["0000:00:06.0"], "kernel": KERNEL},
+        "host_release_info": {"verified": "release-1", "temporary": False, "description": release},
+        "host_release": {"changed": False, "description": release},
+        "host_remedy": {"changed": True},
+    }
+    collection(tmp_path, fakes)
+    inventory = tmp_path / "hosts.json"
+    inventory.write_text(json.dumps({"gpu_hosts": {"hosts": {"gpu1": None}}}))
+    playbook = ROOT / "playbooks/repair.yml"
+    variables = {"repair_mode": "reboot", "serving_recipe_gpus_per_instance": 8, "ansible_become": False}
+    options = ("--check", f"--inventory={inventory}")
+    done = run_playbook(tmp_path, playbook, "gpu1", *options, collections=tmp_path, **variables)
+    assert done.returncode == 0, done.stdout
+    assert "gpu1: gpu_lost: reboot" in done.stdout
+    assert "trtllm.fleet.repair : Run the remedy on the host" in done.stdout
+    assert "trtllm.fleet.acceptance : Set acceptance_verdict" in done.stdout

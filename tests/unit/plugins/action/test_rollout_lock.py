@@ -38,6 +38,7 @@ def clock() -> Clock:
     return Clock()
 
 
+PURPOSES = {"r": "rollout", "b": "rollback", "m": "maintenance"}
 BEGAN = "2026-05-28T20:26:40Z"
 
 
@@ -142,12 +143,48 @@ def test_unfinished_rollout(lock: LockFile, clock: Clock, runs: str, rollout: in
     names = []
     for number, run in enumerate(runs):
         clock.now = NOON + 60 * number
-        _taken, held = lock.hold(f"{number}", "ann", 60, back=run == "b")
+        _taken, held = lock.hold(f"{number}", "ann", 60, purpose=PURPOSES[run])
         # A renewal does not say what the run is.
         assert lock.hold(f"{number}", "ann", 60)[1].rollout == held.rollout
         names.append(f"2026-05-28T20:{26 + number}:40Z")
     assert held.rollout == names[rollout]
     assert rollout_lock.unfinished(lock.read()) == ("" if unfinished is None else names[unfinished])
+
+
+def test_maintenance_leaves_a_rollout_unfinished(lock: LockFile, clock: Clock) -> None:
+    """A failed rollout is undone by a rollback, also after a burn-in or a repair of its hosts."""
+    lock.hold("failed", "ann", 60)
+    clock.now += 60
+    for _ in range(2):
+        assert lock.hold("accept", "bob", 60, purpose="maintenance")[1].rollout == BEGAN
+        assert lock.release("accept", "maintenance") is True
+        lock.refuse("other")
+        assert rollout_lock.unfinished(lock.read()) == BEGAN
+    assert lock.hold("back", "ann", 60, purpose="rollback")[1].rollout == BEGAN
+    assert lock.release("back") is True
+    assert lock.read() is None
+
+
+def test_maintenance_has_no_name_of_its_own(lock: LockFile, clock: Clock) -> None:
+    assert lock.hold("accept", "bob", 60, purpose="maintenance")[1].rollout == ""
+    assert rollout_lock.unfinished(lock.read()) == ""
+    with pytest.raises(Held):
+        lock.hold("one", "ann", 60)
+    clock.now += 60
+    # It was killed, and leaves no rollout behind.
+    assert lock.hold("one", "ann", 60)[1].rollout == "2026-05-28T20:27:40Z"
+    lock.release("one")
+    lock.hold("accept", "bob", 60, purpose="maintenance")
+    assert lock.release("accept", "maintenance") is True
+    assert lock.read() is None
+
+
+def test_maintenance_keeps_an_unfinished_rollback(lock: LockFile, clock: Clock) -> None:
+    lock.hold("back", "ann", 60, purpose="rollback")
+    clock.now += 60
+    lock.hold("repair", "bob", 60, purpose="maintenance")
+    lock.release("repair", "maintenance")
+    assert lock.read() == Lock("", "bob", clock.now, clock.now, BEGAN, back=True)
 
 
 FULL = '{"owner": "one", "holder": "ann", "began": %s, "expires": %s, "rollout": "r"}'
