@@ -141,6 +141,9 @@ def test_a_job_has_a_collection_of_its_own() -> None:
             assert job["env"]["ANSIBLE_COLLECTIONS_PATH"] == "collections", path.name
     variables = read(GITLAB)["variables"]
     assert variables["ANSIBLE_COLLECTIONS_PATH"] == "$CI_PROJECT_DIR/collections"
+    # ansible-galaxy installs nothing that another directory of the variable has, whatever --collections-path says.
+    (install,) = (line for line in read(GITLAB)["plan"]["script"] if "base/requirements.yml" in line)
+    assert install.startswith("ANSIBLE_COLLECTIONS_PATH=base/collections ")
 
 
 def test_settings_are_read_from_a_directory_that_all_users_can_write() -> None:
