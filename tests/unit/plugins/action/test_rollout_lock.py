@@ -155,7 +155,7 @@ def test_maintenance_leaves_a_rollout_unfinished(lock: LockFile, clock: Clock) -
     """A failed rollout is undone by a rollback, also after a burn-in or a repair of its hosts."""
     lock.hold("failed", "ann", 60)
     clock.now += 60
-    for _ in range(2):
+    for _run in range(2):
         assert lock.hold("accept", "bob", 60, purpose="maintenance")[1].rollout == BEGAN
         assert lock.release("accept", "maintenance") is True
         lock.refuse("other")
