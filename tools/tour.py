@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -98,16 +99,20 @@ class Tour:
         curl = ["curl", "--silent", "--fail", "--request", method, "--data", fault, "http://127.0.0.1:8090/_lab/faults"]
         docker("exec", "trtllm-lab-origin", *curl)
 
-    def prometheus(self, path: str, query: Mapping[str, str]) -> list[Any]:
-        """Return the series of a query."""
-        certificates = self._folder / "ca.crt"
-        certificates.write_text(docker("exec", GATEWAY, "cat", "/etc/trtllm-fleet/monitoring/ca.crt"))
+    @cached_property
+    def prometheus(self) -> str:
+        """URL of Prometheus. Its certificate is written to the directory."""
+        (self._folder / "ca.crt").write_text(docker("exec", GATEWAY, "cat", "/etc/trtllm-fleet/monitoring/ca.crt"))
         address = docker("inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", GATEWAY)
+        return f"https://{address.strip()}:9090/api/v1"
+
+    def ask(self, path: str, query: Mapping[str, str]) -> list[Any]:
+        """Return the series of a query."""
         answer = requests.get(
-            f"https://{address.strip()}:9090/api/v1/{path}",
+            f"{self.prometheus}/{path}",
             params=query,
             auth=("prometheus", PASSWORD),
-            verify=str(certificates),
+            verify=str(self._folder / "ca.crt"),
             timeout=30,
         )
         answer.raise_for_status()
@@ -118,7 +123,7 @@ class Tour:
         """Return the page of a dashboard from ``begin`` to now."""
         described = json.loads((ROOT / FOLDER / f"{name}.json").read_text())
         path = self._folder / f"dashboard-{name}.html"
-        path.write_text(grafana.page(described, self.prometheus, begin, int(time.time())))
+        path.write_text(grafana.page(described, self.ask, begin, int(time.time())))
         return path
 
     def play(self, name: str, **variables: object) -> str:
